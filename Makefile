@@ -1,0 +1,37 @@
+# Everything runs in .venv, which is made on first use and brought up to date when pyproject.toml or setup.py changes.
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+READY := $(VENV)/.s3zoo-ready
+
+.DEFAULT_GOAL := help
+.PHONY: help test lint slow search clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo "PYTHON=python3.12 selects the interpreter that .venv is made with (3.11 to 3.13)."
+
+test: lint ## lint, types and every test that needs neither minutes nor a GPU (sets up .venv when needed)
+	$(PY) -m pytest -m "not slow and not gpu"
+
+lint: $(READY) ## ruff and mypy
+	$(PY) -m ruff check .
+	$(PY) -m mypy s3zoo
+
+slow: $(READY) ## the slow tests
+	$(PY) -m pytest -m "slow and not gpu"
+
+search: $(READY) ## run the default architecture search
+	@test -f tools/search.py || { echo "make search: tools/search.py is not part of this version yet." >&2; exit 2; }
+	$(PY) tools/search.py
+
+clean: ## remove .venv, caches and build products
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+# The stamp is written last, so an interrupted installation is taken up again.
+$(READY): pyproject.toml setup.py
+	@test -x $(VENV)/bin/pip || $(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v <= (3, 13) else \
+	"$(PYTHON) is Python %d.%d, but s3zoo needs 3.11, 3.12 or 3.13: name one, as in make test PYTHON=python3.12." % v)'
+	@test -x $(VENV)/bin/pip || { echo "Setting up $(VENV): several minutes and gigabytes the first time."; $(PYTHON) -m venv $(VENV); }
+	$(PY) -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+	@touch $@

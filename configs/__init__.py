@@ -1,0 +1,1 @@
+"""Run configurations; in an installed wheel this folder is the package s3zoo.configs."""

@@ -1,0 +1,170 @@
+"""The folder that is a model: `model.safetensors` and a `config.json` that timm reads.
+
+`timm.create_model("local-dir:FOLDER", pretrained=True)` builds and loads it once s3zoo is imported. The config names
+the family's generic entrypoint and carries the architecture, so that any searched network comes back the same way.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from safetensors.torch import save_file
+from timm.models import PretrainedCfg
+from timm.models._pretrained import filter_pretrained_cfg
+from timm.utils import unwrap_model
+from torch import nn
+
+import s3zoo.models  # noqa: F401  (registers the entrypoints)
+from s3zoo import __version__
+from s3zoo.arch import Arch
+from s3zoo.models.official import replacing, sha256
+
+SCHEMA_VERSION = 1
+WEIGHTS = "model.safetensors"
+CONFIG = "config.json"
+
+
+def save_model(
+    folder: str | Path,
+    model: nn.Module,
+    *,
+    provenance: Mapping[str, Any] | None = None,
+    pretrained_cfg: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write the folder that is `model` and give its path; an earlier model in it is replaced.
+
+    The weights are put in place before the config that holds their sha256, each at once, so a reader finds an old
+    model, a new one, or (if the machine died in between) a mismatch that `load_config(verify=True)` reports.
+
+    Args:
+        provenance: where the weights come from, as JSON: data, config, seed, commit, source file.
+        pretrained_cfg: fields of timm's pretrained config to set (mean, std, license, label_names, ...).
+    """
+    model = unwrap_model(model)
+    if not isinstance(getattr(model, "arch", None), Arch):
+        raise ValueError(f"{type(model).__name__} has no architecture; save a model of s3zoo, not a wrapper around it.")
+    if any(tensor.is_meta for tensor in model.state_dict().values()):
+        raise ValueError("The model has no weights (it is on the meta device); load or initialise it before saving.")
+    config = _config(model, provenance or {}, pretrained_cfg or {})
+    _check_loadable(model, config)
+    folder = Path(folder).expanduser()
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{str(folder)!r} is a file, but must be a folder to write the model into.")
+    # Clones: a subnet is a view of its supernet's storage, and safetensors takes neither views nor shared tensors.
+    tensors = {
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, tensor in model.state_dict().items()
+    }
+    with replacing(folder / WEIGHTS) as temporary:
+        save_file(tensors, temporary, metadata={"format": "pt"})  # one key: with more, the bytes vary from run to run
+        config["s3zoo"]["sha256"] = sha256(temporary)
+    with replacing(folder / CONFIG) as temporary:
+        temporary.write_text(json.dumps(config, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    return folder
+
+
+def _config(model: Any, provenance: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
+    arch: Arch = model.arch
+    height, width = model.patch_embed.img_size
+    model_args: dict[str, Any] = {"arch": arch.to_dict(), "img_size": [height, width], "global_pool": model.global_pool}
+    if model.in_chans != 3:
+        model_args["in_chans"] = model.in_chans
+    if getattr(model, "dynamic_img_size", False):
+        model_args["dynamic_img_size"] = True
+    cfg = _pretrained_cfg(model, (model.in_chans, height, width)) | dict(overlay)
+    try:
+        PretrainedCfg(**cfg)
+    except TypeError as error:
+        raise ValueError(f"pretrained_cfg has a field that timm does not know ({error}).") from None
+    config = {
+        "architecture": arch.family,
+        "num_classes": model.num_classes,
+        "num_features": model.num_features,
+        "global_pool": model.global_pool,
+        "model_args": model_args,
+        "pretrained_cfg": cfg,
+        "s3zoo": {
+            "schema_version": SCHEMA_VERSION,
+            "version": __version__,
+            "arch_key": arch.key,
+            "params": sum(p.numel() for p in model.parameters()),
+            "sha256": "",
+            "provenance": dict(provenance),
+        },
+    }
+    try:
+        return json.loads(json.dumps(config, allow_nan=False))  # tuples become the lists that a reader will see
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"The provenance or pretrained_cfg is not plain JSON ({error}).") from None
+
+
+def _pretrained_cfg(model: Any, input_size: tuple[int, int, int]) -> dict[str, Any]:
+    """timm's config of the model as it is now: its input size and classes, and nothing on where weights came from."""
+    cfg = getattr(model, "pretrained_cfg", None)
+    if not cfg:  # not made by timm.create_model
+        default = timm.get_pretrained_cfg(model.arch.family)
+        assert default is not None
+        cfg = default.to_dict()
+    cfg = filter_pretrained_cfg(cfg, remove_source=True)
+    for field in ("state_dict", "architecture", "custom_load"):
+        cfg.pop(field, None)
+    if cfg.get("tag") == "untrained":
+        del cfg["tag"]
+    if tuple(cfg.get("input_size", ())) != input_size:
+        for field in ("test_input_size", "min_input_size", "test_pool_size"):
+            cfg.pop(field, None)
+        if cfg.get("pool_size"):
+            reduction = model.feature_info[-1]["reduction"]
+            cfg["pool_size"] = tuple(-(-side // reduction) for side in input_size[1:])
+    if input_size[0] != 3:
+        cfg["first_conv"] = None  # timm would adapt it from 3 channels, and drop it where it cannot
+    if not model.num_classes:
+        cfg.pop("label_names", None)
+    return cfg | {"input_size": input_size, "num_classes": model.num_classes}
+
+
+def _check_loadable(model: nn.Module, config: dict[str, Any]) -> None:
+    """The config must describe the model: a pruned or hand-changed one would be written but never read again."""
+    twin = timm.create_model(
+        config["architecture"], num_classes=config["num_classes"], device="meta", **config["model_args"]
+    )
+    ours = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    theirs = {name: tuple(tensor.shape) for name, tensor in twin.state_dict().items()}
+    different = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
+    if different:
+        name = different[0]
+        raise ValueError(
+            f"The model differs from its architecture in {name} ({ours.get(name, 'absent')} instead of "
+            f"{theirs.get(name, 'absent')}); save it as it was built, before layers are pruned or replaced."
+        )
+
+
+def load_config(folder: str | Path, *, verify: bool = False) -> dict[str, Any]:
+    """The config of a folder that `save_model` wrote, checked; with `verify`, the weights too (sha256)."""
+    folder = Path(folder).expanduser()
+    path = folder / CONFIG
+    if not path.is_file() or not (folder / WEIGHTS).is_file():
+        lacking = path.name if not path.is_file() else WEIGHTS
+        raise ValueError(f"{str(folder)!r} holds no {lacking}; give a folder with {WEIGHTS} and {CONFIG}.")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{str(path)!r} is not valid JSON ({error}); write the model again.") from None
+    ours = config.get("s3zoo") if isinstance(config, dict) else None
+    args = config.get("model_args") if isinstance(config, dict) else None
+    if not isinstance(ours, dict) or not isinstance(args, dict) or "arch" not in args:
+        raise ValueError(f"{str(path)!r} was not written by s3zoo; give a folder that save_model wrote.")
+    if ours.get("schema_version") != SCHEMA_VERSION:
+        raise ValueError(
+            f"{str(path)!r} has schema_version {ours.get('schema_version')!r}, but this release reads "
+            f"{SCHEMA_VERSION}; use the release that wrote it."
+        )
+    Arch.from_dict(args["arch"])
+    if verify and sha256(folder / WEIGHTS) != ours.get("sha256"):
+        raise ValueError(f"{str(folder / WEIGHTS)!r} is not the file that {CONFIG} describes; copy or write it again.")
+    return config

@@ -1,0 +1,109 @@
+"""The command `s3zoo`: finds the subcommand, runs it, and turns a user's mistake into one line.
+
+A subcommand is a function `main(argv: list[str] | None = None) -> int` with its own argument parser in the module that
+does the work. It is imported when it is called, so that `s3zoo --help` does not wait for torch.
+"""
+
+import argparse
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from s3zoo import __version__
+
+
+class Command(NamedTuple):
+    target: str  # module:function
+    help: str
+
+
+COMMANDS = {
+    "doctor": Command("s3zoo.doctor:main", "print versions, devices, threads and which optional parts are present"),
+    "convert": Command("s3zoo.convert:main", "turn an official checkpoint into safetensors and config.json"),
+    "search": Command("s3zoo.search.command:main", "search an architecture"),
+}
+
+# What a command may raise to tell the user, in one sentence, what to do differently.
+_USER_ERRORS = (
+    ValueError,
+    FileNotFoundError,
+    FileExistsError,
+    PermissionError,
+    NotADirectoryError,
+    IsADirectoryError,
+)
+
+
+def available() -> dict[str, Command]:
+    """The subcommands whose module is part of this installation; looks at files, imports nothing."""
+    here = Path(__file__).resolve().parent
+
+    def exists(target: str) -> bool:
+        path = here.joinpath(*target.partition(":")[0].split(".")[1:])
+        return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
+
+    return {name: command for name, command in COMMANDS.items() if exists(command.target)}
+
+
+def run(command: Callable[[list[str]], int], argv: list[str]) -> int:
+    """Run one subcommand and give its exit code: 2 for a user's mistake, 130 when interrupted.
+
+    With S3ZOO_DEBUG=1 in the environment, exceptions pass through with their traceback.
+    """
+    try:
+        code = command(argv)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # the reader went away, as in `s3zoo doctor | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        if _debug():
+            raise
+        print("s3zoo: interrupted", file=sys.stderr)
+        return 130
+    except _USER_ERRORS as error:
+        if _debug():
+            raise
+        print(f"s3zoo: {' '.join(str(error).split()) or type(error).__name__}", file=sys.stderr)
+        return 2
+
+
+def main(argv: list[str] | None = None) -> int:
+    argv = sys.argv[1:] if argv is None else argv
+    commands = available()
+    width = max(map(len, commands))
+    parser = argparse.ArgumentParser(
+        prog="s3zoo",
+        description="Searched vision transformers as timm models.",
+        epilog="subcommands:\n"
+        + "".join(f"  {name:{width}}  {command.help}\n" for name, command in commands.items())
+        + "\n`s3zoo <subcommand> --help` lists its options. S3ZOO_DEBUG=1 shows tracebacks.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"s3zoo {__version__}")
+    parser.add_argument("subcommand", nargs="?")
+    # Only what stands before the subcommand is ours; the rest belongs to the subcommand's own parser.
+    name = parser.parse_args(argv[:1]).subcommand
+    if name is None:
+        parser.print_help()
+        return 0
+    if name not in commands:
+        near = difflib.get_close_matches(name, commands, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"the subcommands are {', '.join(commands)}."
+        print(f"s3zoo: there is no subcommand {name!r}; {hint}", file=sys.stderr)
+        return 2
+    module, _, function = commands[name].target.partition(":")
+    return run(lambda rest: getattr(importlib.import_module(module), function)(rest), argv[1:])
+
+
+def _debug() -> bool:
+    return os.environ.get("S3ZOO_DEBUG", "") not in ("", "0")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

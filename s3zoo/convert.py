@@ -1,0 +1,177 @@
+"""Turn an official checkpoint (S3, an AutoFormer supernet, GLiT) into a folder with safetensors and config.json.
+
+timm loads the folder: `timm.create_model("local-dir:FOLDER", pretrained=True)`. An AutoFormer checkpoint is a supernet:
+the published subnet is cut from it, or with --arch any other that it holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import timm
+from torch import Tensor, nn
+
+from s3zoo.arch import Arch
+from s3zoo.artefact import save_model
+from s3zoo.models import autoformer, glit, s3
+from s3zoo.models.official import StateDict, read_checkpoint, sha256
+
+_FILTERS: dict[str, Callable[[StateDict, Any], StateDict]] = {
+    "s3": s3.checkpoint_filter_fn,
+    "autoformer": autoformer.checkpoint_filter_fn,
+    "glit": glit.checkpoint_filter_fn,
+}
+_FIRST_CONV = {
+    "s3": "patch_embed.proj.weight",
+    "autoformer": "patch_embed_super.proj.weight",
+    "glit": "patch_embed.proj.weight",
+}
+
+
+def convert(
+    checkpoint: str | Path, folder: str | Path, *, model: str | None = None, arch: Arch | str | Path | None = None
+) -> Any:
+    """Write `folder` from an official checkpoint and give the model; nothing is written if anything is wrong.
+
+    Args:
+        model: the name it is an instance of, such as s3_tiny; by default the published one that fits the checkpoint.
+        arch: the architecture if it is none of the published; of an AutoFormer supernet, the subnet to cut.
+    """
+    state_dict = read_checkpoint(checkpoint)
+    family = _family(state_dict)
+    if arch is not None:
+        arch = Arch.parse(arch)
+        if arch.family != family:
+            raise ValueError(f"The architecture is of family {arch.family!r}, but the checkpoint is of {family!r}.")
+    name = model or (family if arch is not None else _published_name(family, state_dict))
+    _check_name(name, family)
+    built = _build(name, family, state_dict, arch)
+    path = Path(checkpoint).expanduser()
+    source = {"file": path.name, "sha256": sha256(path), "model": name}
+    save_model(folder, built, provenance={"converted_from": source})
+    return built
+
+
+def _family(state_dict: Mapping[str, Tensor]) -> str:
+    if autoformer.is_official(state_dict):
+        return "autoformer"
+    if "layers.0.blocks.0.attn.relative_position_bias_table" in state_dict:
+        return "s3"
+    if "blocks.0.0.norm1.weight" in state_dict:
+        return "glit"
+    raise ValueError(
+        f"The checkpoint is none of S3, AutoFormer or GLiT (its first tensor is {next(iter(state_dict))!r}); give one "
+        "that the authors published."
+    )
+
+
+def _published_name(family: str, state_dict: Mapping[str, Tensor]) -> str:
+    """Which published network a checkpoint is, by its depth or width."""
+    if family == "s3":
+        depth = len({key.split(".")[3] for key in state_dict if key.startswith("layers.2.blocks.")})
+        what, names = f"{depth} blocks in stage 3", {6: "s3_tiny", 18: "s3_small", 30: "s3_base"}
+        name = names.get(depth)
+    else:
+        width = state_dict[_FIRST_CONV[family]].shape[0]
+        sizes = {"autoformer": {256: "tiny", 448: "small", 640: "base"}, "glit": {192: "tiny"}}[family]
+        what, name = f"width {width}", f"{family}_{sizes[width]}" if width in sizes else None
+    if name is None:
+        raise ValueError(f"No published {family} network has {what}; name the model or give its architecture.")
+    return name
+
+
+def _check_name(name: str, family: str) -> None:
+    known = [n for n in timm.list_models(f"{family}*") if re.fullmatch(rf"{family}(_.*)?", n)]
+    if name not in known:
+        raise ValueError(f"The model is {name!r}, but the checkpoint is of {family}: use one of {', '.join(known)}.")
+
+
+def _build(name: str, family: str, state_dict: StateDict, arch: Arch | None) -> nn.Module:
+    """The model with the checkpoint's weights; built without any, so that none of ours can stay in it."""
+    kwargs: dict[str, Any] = {} if arch is None else {"arch": arch}
+    if "head.weight" in state_dict:
+        kwargs["num_classes"] = state_dict["head.weight"].shape[0]
+    try:
+        kwargs["in_chans"] = state_dict[_FIRST_CONV[family]].shape[1]
+        if "pos_embed" in state_dict:  # the size it was trained at
+            side = math.isqrt(state_dict["pos_embed"].shape[1] - 1)
+            kwargs["img_size"] = side * state_dict[_FIRST_CONV[family]].shape[-1]
+        model = timm.create_model(name, device="meta", **kwargs)
+        if family == "s3":
+            _check_windows(state_dict, model)
+        weights = _FILTERS[family](dict(state_dict), model)
+    except (KeyError, IndexError, RuntimeError) as error:
+        raise ValueError(f"The checkpoint is no {name} ({type(error).__name__}: {error}); name its model.") from None
+    expected = model.state_dict()
+    for key in sorted(expected.keys() | weights.keys()):
+        got = tuple(weights[key].shape) if key in weights else "absent"
+        want = tuple(expected[key].shape) if key in expected else "absent"
+        if got != want:
+            raise ValueError(f"The checkpoint is no {name}: {key} is {got} instead of {want}; name its model.")
+    weights = {key: v.float() if v.is_floating_point() else v for key, v in weights.items()}
+    model.load_state_dict(weights, assign=True)
+    return model
+
+
+def _check_windows(state_dict: Mapping[str, Tensor], model: Any) -> None:
+    """A filter resizes tables to the model's windows; a conversion must not: Swin-T is no S3-T with other windows."""
+    for s, stage in enumerate(model.arch.stages):
+        for b, block in enumerate(stage.blocks):
+            rows = state_dict[f"layers.{s}.blocks.{b}.attn.relative_position_bias_table"].shape[0]
+            if rows != (2 * block.window_size - 1) ** 2:
+                raise ValueError(
+                    f"Block {b} of stage {s} has window {(math.isqrt(rows) + 1) // 2} in the checkpoint, but "
+                    f"{block.window_size} in the architecture; give the checkpoint's architecture."
+                )
+
+
+# AutoFormer supernets
+
+
+@dataclass(frozen=True)
+class AutoFormerSupernet:
+    """An official supernet in our layout: every subnet is a corner of `state_dict`, except for its qkv biases.
+
+    The biases of `state_dict` are those of the largest network. A block with fewer heads needs `qkv_bias`.
+    """
+
+    arch: Arch  # the largest network
+    state_dict: StateDict
+    flat_qkv_biases: tuple[Tensor, ...]  # as published, one per block
+
+    def qkv_bias(self, block: int, num_heads: int) -> Tensor:
+        """The bias (heads, 3, head_dim) of a block when it has `num_heads`."""
+        head_dim = self.state_dict[f"blocks.{block}.attn.qkv.bias"].shape[2]
+        return autoformer.official_qkv_bias(self.flat_qkv_biases[block], num_heads, head_dim).clone()
+
+
+def autoformer_supernet(state_dict: Mapping[str, Tensor]) -> AutoFormerSupernet:
+    """Read an official supernet (the tensors of supernet-tiny.pth, say) so that it can be searched."""
+    arch = autoformer.largest_arch(state_dict)
+    biases = tuple(state_dict[f"blocks.{i}.attn.qkv.bias"].clone() for i in range(arch.depths[0]))
+    return AutoFormerSupernet(arch, autoformer.subnet_state_dict(state_dict, arch), biases)
+
+
+def autoformer_subnet(state_dict: Mapping[str, Tensor], arch: Arch) -> StateDict:
+    """The weights of any subnet of an official supernet, in our layout, exactly as the authors' code runs it."""
+    return autoformer.subnet_state_dict(state_dict, arch)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="s3zoo convert", description=__doc__)
+    parser.add_argument("checkpoint", help="the .pth or .safetensors file that the authors published")
+    parser.add_argument("--to", required=True, metavar="FOLDER", help="where model.safetensors and config.json go")
+    parser.add_argument("--model", help="such as autoformer_tiny or s3_tiny (default: the published one that fits)")
+    parser.add_argument("--arch", metavar="JSON", help="architecture file, if it is none of the published networks")
+    args = parser.parse_args(argv)
+    model = convert(args.checkpoint, args.to, model=args.model, arch=args.arch)
+    count = sum(p.numel() for p in model.parameters())
+    print(f"{args.to}: {model.arch.family} network {model.arch.key} with {count:,} parameters")
+    print(f'load it with: import s3zoo, timm; timm.create_model("local-dir:{args.to}", pretrained=True)')
+    return 0

@@ -1,0 +1,78 @@
+"""What several families share: projections stored per head, and drop path that does not depend on sharding.
+
+Every parameter is stored so that a smaller network's tensor is the leading corner of a larger one's, each gene on its
+own axis (the corner rule). A module names the exceptions, spatial axes that are cropped around their centre, in
+`center_cropped = {parameter name: axes}`.
+"""
+
+import torch
+import torch.nn.functional as F
+from timm.layers import trunc_normal_
+from torch import Tensor, nn
+
+
+class QkvLinear(nn.Module):
+    """A linear layer to queries, keys and values; weight (heads, 3, head_dim, in), so heads and width are corners."""
+
+    def __init__(self, in_dim: int, num_heads: int, head_dim: int, bias: bool = True, device=None, dtype=None) -> None:
+        super().__init__()
+        dd = {"device": device, "dtype": dtype}
+        self.weight = nn.Parameter(torch.empty(num_heads, 3, head_dim, in_dim, **dd))
+        self.bias = nn.Parameter(torch.empty(num_heads, 3, head_dim, **dd)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        trunc_normal_(self.weight, std=0.02)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        bias = self.bias
+        return F.linear(x, self.weight.flatten(0, 2), bias.flatten() if bias is not None else None)  # (..., h * 3 * d)
+
+
+class HeadProjection(nn.Module):
+    """A linear layer from concatenated heads; weight (out, heads, head_dim)."""
+
+    def __init__(self, num_heads: int, head_dim: int, out_dim: int, device=None, dtype=None) -> None:
+        super().__init__()
+        dd = {"device": device, "dtype": dtype}
+        self.weight = nn.Parameter(torch.empty(out_dim, num_heads, head_dim, **dd))
+        self.bias = nn.Parameter(torch.empty(out_dim, **dd))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        trunc_normal_(self.weight, std=0.02)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight.flatten(1), self.bias)  # (..., out)
+
+
+class DropPath(nn.Module):
+    """Stochastic depth per sample, scaled to keep the expectation.
+
+    A rank of a distributed run sets `batch` and `rows`: the mask is drawn for the whole global batch and this rank's
+    rows are taken, so that a sample's fate depends on the seed and its place in the batch, not on the number of ranks.
+    """
+
+    rows: torch.Tensor | None
+
+    def __init__(self, drop_prob: float = 0.0) -> None:
+        super().__init__()
+        self.drop_prob = float(drop_prob)
+        self.batch = 0
+        self.rows = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.drop_prob == 0.0 or not self.training:
+            return x
+        keep = 1.0 - self.drop_prob
+        rows = self.rows
+        mask = torch.empty(x.shape[0] if rows is None else self.batch, device=x.device, dtype=x.dtype).bernoulli_(keep)
+        if rows is not None:
+            mask = mask[rows]
+        return x * (mask / keep).view([-1] + [1] * (x.ndim - 1))
+
+    def extra_repr(self) -> str:
+        return f"drop_prob={self.drop_prob:.3f}"

@@ -1,0 +1,645 @@
+"""S3: hierarchical vision transformers with searched windows, heads, Q-K-V widths and MLP ratios.
+
+Paper: Searching the Search Space of Vision Transformer, https://arxiv.org/abs/2111.14725
+The released networks are Swin transformers with larger windows; any `Arch` of family "s3" builds. Nothing depends on
+the input size at construction: windows, shifts and padding are decided in `forward` from the actual feature map.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from timm.layers import (
+    ClassifierHead,
+    Mlp,
+    PatchEmbed,
+    get_device_dtype,
+    register_notrace_function,
+    register_notrace_module,
+    resample_patch_embed,
+    resize_rel_pos_bias_table,
+    trunc_normal_,
+)
+from timm.models import build_model_with_cfg, checkpoint_seq, generate_default_cfgs, named_apply, register_model
+from timm.models._builder import resolve_pretrained_cfg
+from timm.models._features import feature_take_indices
+from torch import Tensor, nn
+
+from s3zoo.arch import Arch, S3Block, Stage
+from s3zoo.models.layers import DropPath, HeadProjection, QkvLinear
+
+__all__ = ["S3", "checkpoint_filter_fn", "timm_model_args", "to_timm_state_dict"]  # register_model adds the entrypoints
+
+ArchLike = Arch | Mapping[str, Any] | str | Path
+
+
+@register_notrace_function
+def check_images(x: Tensor, in_chans: int) -> Tensor:
+    if x.ndim != 4 or x.shape[1] != in_chans or x.shape[2] < 1 or x.shape[3] < 1:
+        raise ValueError(
+            f"The input has shape {list(x.shape)}, but must be (batch, {in_chans}, height, width) with no empty axis; "
+            "convert the images, or build the model with as many in_chans as they have."
+        )
+    return x
+
+
+@register_notrace_module  # reason: windows and shifts follow the feature map
+class WindowAttention(nn.Module):
+    """Self-attention inside (shifted) windows of a feature map, with a learned bias per head and relative position.
+
+    An axis that is no longer than the window is one window: neither padded nor shifted there, and the bias is the
+    centre of the table.
+    """
+
+    center_cropped = {"relative_position_bias_table": (1, 2)}
+
+    def __init__(
+        self, dim: int, num_heads: int, head_dim: int, window_size: int, shifted: bool, device=None, dtype=None
+    ) -> None:
+        super().__init__()
+        dd = {"device": device, "dtype": dtype}
+        self.num_heads = num_heads
+        self.head_dim = head_dim
+        self.window_size = window_size
+        self.shifted = shifted
+        self.qkv = QkvLinear(dim, num_heads, head_dim, **dd)
+        side = 2 * window_size - 1
+        self.relative_position_bias_table = nn.Parameter(torch.empty(num_heads, side, side, **dd))
+        self.proj = HeadProjection(num_heads, head_dim, dim, **dd)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        trunc_normal_(self.relative_position_bias_table, std=0.02)
+
+    def set_window_size(self, window_size: int) -> None:
+        """Change the window; the table is interpolated to its size."""
+        old = self.relative_position_bias_table
+        self.window_size = window_size
+        new = _resize_table(old.detach(), 2 * window_size - 1)
+        self.relative_position_bias_table = nn.Parameter(new, requires_grad=old.requires_grad)
+
+    def relative_position_bias(self, height: int, width: int) -> Tensor:
+        # Entry (query, key) is table[query row - key row, query col - key col]. Overlapping views instead of an index:
+        # the backward of unfold adds in a fixed order, that of table[index] does not.
+        w = self.window_size
+        table = self.relative_position_bias_table[:, w - height : w + height - 1, w - width : w + width - 1]
+        views = table.unfold(1, height, 1).unfold(
+            2, width, 1
+        )  # (h, query row, query col, last - key row, last - key col)
+        return views.flip([3, 4]).reshape(self.num_heads, height * width, height * width)  # (h, n, n)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, height, width, dim = x.shape
+        win_h, win_w = min(self.window_size, height), min(self.window_size, width)
+        shift_h = self.window_size // 2 if self.shifted and height > self.window_size else 0
+        shift_w = self.window_size // 2 if self.shifted and width > self.window_size else 0
+        rows, cols = (height + win_h - 1) // win_h, (width + win_w - 1) // win_w
+        pad_h, pad_w = rows * win_h - height, cols * win_w - width
+
+        # Pad, then roll: the other way round the rolled-in rows would not be the last ones, as the mask has them.
+        if pad_h > 0 or pad_w > 0:
+            x = F.pad(x, [0, 0, 0, pad_w, 0, pad_h])
+        if shift_h > 0 or shift_w > 0:
+            x = torch.roll(x, [-shift_h, -shift_w], [1, 2])
+        x = x.reshape(batch, rows, win_h, cols, win_w, dim).transpose(2, 3)  # (B, rows, cols, win_h, win_w, C)
+        n, windows = win_h * win_w, rows * cols
+
+        qkv = self.qkv(x).reshape(batch, windows, n, self.num_heads, 3, self.head_dim)
+        qkv = qkv.permute(4, 0, 1, 3, 2, 5)  # (3, B, windows, h, n, d)
+        bias = self.relative_position_bias(win_h, win_w).to(qkv.dtype)  # (h, n, n)
+        if shift_h > 0 or shift_w > 0:
+            # Rows and columns that the roll brought from the far side do not see those they now stand beside.
+            far_h = torch.arange(rows * win_h, device=x.device) >= rows * win_h - shift_h
+            far_w = torch.arange(cols * win_w, device=x.device) >= cols * win_w - shift_w
+            region = 2 * far_h.to(torch.long)[:, None] + far_w.to(torch.long)[None, :]
+            region = region.reshape(rows, win_h, cols, win_w).transpose(1, 2).reshape(windows, 1, n)
+            apart = region.unsqueeze(2) != region.unsqueeze(3)  # (windows, 1, n, n)
+            bias = bias.unsqueeze(0).masked_fill(apart, float("-inf")).flatten(0, 1)  # (windows * h, n, n)
+            qkv = qkv.reshape(3, batch, windows * self.num_heads, n, self.head_dim)
+        else:
+            qkv = qkv.flatten(1, 2)  # (3, B * windows, h, n, d)
+        x = F.scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], attn_mask=bias.unsqueeze(0))
+
+        x = x.reshape(batch, rows, cols, self.num_heads, win_h, win_w, self.head_dim).permute(0, 1, 4, 2, 5, 3, 6)
+        # A copy in any case: whether a view would do depends on the attention kernel, which an export may exchange.
+        x = x.clone(memory_format=torch.contiguous_format)  # (B, rows, win_h, cols, win_w, h, d)
+        x = self.proj(x.view(batch, rows * win_h, cols * win_w, self.num_heads * self.head_dim))  # (B, H, W, C)
+        if shift_h > 0 or shift_w > 0:
+            x = torch.roll(x, [shift_h, shift_w], [1, 2])
+        return x[:, :height, :width]
+
+
+class Block(nn.Module):
+    def __init__(
+        self, dim: int, genes: S3Block, shifted: bool, drop_path: float = 0.0, device=None, dtype=None
+    ) -> None:
+        super().__init__()
+        dd = {"device": device, "dtype": dtype}
+        self.norm1 = nn.LayerNorm(dim, **dd)
+        self.attn = WindowAttention(dim, genes.num_heads, genes.head_dim, genes.window_size, shifted, **dd)
+        self.drop_path1 = DropPath(drop_path)
+        self.norm2 = nn.LayerNorm(dim, **dd)
+        self.mlp = Mlp(dim, int(dim * genes.mlp_ratio), **dd)
+        self.drop_path2 = DropPath(drop_path)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.drop_path1(self.attn(self.norm1(x)))
+        return x + self.drop_path2(self.mlp(self.norm2(x)))
+
+
+@register_notrace_module  # reason: padding follows the feature map
+class PatchMerging(nn.Module):
+    """2 x 2 neighbours to one token of another width; channels come first, so that widths are corners."""
+
+    def __init__(self, dim: int, out_dim: int, device=None, dtype=None) -> None:
+        super().__init__()
+        dd = {"device": device, "dtype": dtype}
+        self.norm = nn.LayerNorm((dim, 2, 2), **dd)
+        self.reduction = nn.Parameter(torch.empty(out_dim, dim, 2, 2, **dd))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        trunc_normal_(self.reduction, std=0.02)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, height, width, dim = x.shape
+        if height % 2 > 0 or width % 2 > 0:
+            x = F.pad(x, [0, 0, 0, width % 2, 0, height % 2])
+        x = x.reshape(batch, (height + 1) // 2, 2, (width + 1) // 2, 2, dim)
+        x = self.norm(x.permute(0, 1, 3, 5, 2, 4))  # (B, H / 2, W / 2, C, 2, 2)
+        return F.linear(x.flatten(3), self.reduction.flatten(1))  # (B, H / 2, W / 2, out)
+
+
+class S3Stage(nn.Module):
+    def __init__(self, downsample: nn.Module, blocks: list[nn.Module]) -> None:
+        super().__init__()
+        self.grad_checkpointing = False
+        self.downsample = downsample
+        self.blocks = nn.Sequential(*blocks)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.downsample(x)
+        if self.grad_checkpointing and not torch.jit.is_scripting():
+            return checkpoint_seq(self.blocks, x)
+        return self.blocks(x)
+
+
+class S3(nn.Module):
+    """The network that an `Arch` of family "s3" describes. Any input size works; `img_size` is the one it is meant for.
+
+    Args:
+        arch: an `Arch`, its dict or JSON, or the path of a JSON file.
+        drop_rate: dropout before the classifier.
+        drop_path_rate: stochastic depth of the last block; it rises linearly from 0 at the first.
+    """
+
+    def __init__(
+        self,
+        arch: ArchLike,
+        img_size: int | tuple[int, int] = 224,
+        in_chans: int = 3,
+        num_classes: int = 1000,
+        global_pool: str = "avg",
+        drop_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+        device=None,
+        dtype=None,
+    ) -> None:
+        super().__init__()
+        dd = {"device": device, "dtype": dtype}
+        arch = Arch.parse(arch)
+        if arch.family != "s3":
+            raise ValueError(
+                f"The architecture is of family {arch.family!r}, but S3 builds family 's3'; use the model "
+                f"{arch.family!r}."
+            )
+        self.arch = arch
+        self.num_classes = num_classes
+        self.in_chans = in_chans
+        self.global_pool = global_pool
+        self.output_fmt = "NHWC"
+        self.embed_dim = arch.embed_dims[0]
+        self.num_features = self.head_hidden_size = arch.embed_dims[-1]
+        self.feature_info = [
+            dict(num_chs=dim, reduction=arch.patch_size * 2**i, module=f"stages.{i}")
+            for i, dim in enumerate(arch.embed_dims)
+        ]
+
+        self.patch_embed = PatchEmbed(
+            img_size=_to_size(img_size),
+            patch_size=arch.patch_size,
+            in_chans=in_chans,
+            embed_dim=self.embed_dim,
+            norm_layer=nn.LayerNorm,
+            output_fmt="NHWC",
+            strict_img_size=False,
+            dynamic_img_pad=True,
+            **dd,
+        )
+        step = drop_path_rate / max(sum(arch.depths) - 1, 1)
+        stages, done, in_dim = [], 0, self.embed_dim
+        for i, (depth, dim) in enumerate(zip(arch.depths, arch.embed_dims, strict=True)):
+            blocks = [self.make_block(arch, i, j, drop_path=step * (done + j), **dd) for j in range(depth)]
+            stages.append(S3Stage(PatchMerging(in_dim, dim, **dd) if i else nn.Identity(), blocks))
+            done, in_dim = done + depth, dim
+        self.stages = nn.Sequential(*stages)
+        self.norm = nn.LayerNorm(self.num_features, **dd)
+        self.head = ClassifierHead(
+            self.num_features, num_classes, pool_type=global_pool, drop_rate=drop_rate, input_fmt="NHWC", **dd
+        )
+        self.init_weights(needs_reset=False)
+
+    @staticmethod
+    def make_block(arch: Arch, stage: int, index: int, *, drop_path: float = 0.0, device=None, dtype=None) -> nn.Module:
+        """One block as the constructor builds it: genes, width and parity decide, the input size does not."""
+        genes = arch.stages[stage].blocks[index]
+        assert isinstance(genes, S3Block)
+        return Block(arch.stages[stage].embed_dim, genes, index % 2 == 1, drop_path, device=device, dtype=dtype)
+
+    @staticmethod
+    def blocks_path(stage: int) -> str:
+        return f"stages.{stage}.blocks"
+
+    @torch.jit.ignore
+    def init_weights(self, mode: str = "", needs_reset: bool = True) -> None:
+        """Linear layers N(0, 0.02) truncated, biases 0; with `needs_reset` also every layer that resets itself."""
+
+        def init(module: nn.Module, name: str = "") -> None:
+            if isinstance(module, nn.Linear):
+                trunc_normal_(module.weight, std=0.02)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+            elif needs_reset:
+                getattr(module, "reset_parameters", lambda: None)()
+
+        if mode:
+            raise ValueError(f"The initialisation mode is {mode!r}, but S3 has one only; leave the mode empty.")
+        named_apply(init, self)
+
+    @torch.jit.ignore
+    def no_weight_decay(self) -> set[str]:
+        # Biases, norms and tables that are factored here and therefore not 1-D.
+        factored = re.compile(r"relative_position_bias_table$|\.qkv\.bias$|\.downsample\.norm\.")
+        return {name for name, _ in self.named_parameters() if factored.search(name)}
+
+    @torch.jit.ignore
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        fine = [(r"^stages\.(\d+)\.downsample", (0,)), (r"^stages\.(\d+)\.blocks\.(\d+)", None), (r"^norm", (99999,))]
+        return dict(stem=r"^patch_embed", blocks=r"^stages\.(\d+)" if coarse else fine)
+
+    @torch.jit.ignore
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        for stage in self.stages:
+            stage.grad_checkpointing = enable
+
+    @torch.jit.ignore
+    def get_classifier(self) -> nn.Module:
+        return self.head.fc
+
+    @torch.jit.ignore
+    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
+        self.num_classes = num_classes
+        if global_pool is not None:
+            self.global_pool = global_pool
+        self.head.reset(num_classes, pool_type=global_pool, **get_device_dtype(self))
+
+    @torch.jit.ignore
+    def set_input_size(
+        self, img_size: int | tuple[int, int] | None = None, window_size: int | Sequence[int] | None = None
+    ) -> None:
+        """Say which size the network is meant for; windows stay unless given, as one number or one per stage."""
+        if img_size is not None:
+            self.patch_embed.set_input_size(_to_size(img_size))
+        if window_size is None:
+            return
+        sizes = [window_size] * len(self.stages) if isinstance(window_size, int) else list(window_size)
+        if len(sizes) != len(self.stages) or any(isinstance(w, bool) or not isinstance(w, int) or w < 1 for w in sizes):
+            raise ValueError(
+                f"window_size is {window_size!r}, but must be an integer of at least 1, or one for each of "
+                f"the {len(self.stages)} stages."
+            )
+        stages = []
+        for genes, stage, size in zip(self.arch.stages, self.stages, sizes, strict=True):
+            for block in stage.blocks:
+                block.attn.set_window_size(size)
+            stages.append(Stage(genes.embed_dim, tuple(replace(b, window_size=size) for b in genes.blocks)))
+        self.arch = replace(self.arch, stages=tuple(stages))
+
+    @torch.jit.ignore
+    def forward_intermediates(
+        self,
+        x: Tensor,
+        indices: int | list[int] | None = None,
+        norm: bool = False,
+        stop_early: bool = False,
+        output_fmt: str = "NCHW",
+        intermediates_only: bool = False,
+    ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
+        """The outputs of the stages in `indices` (the last n if an int), and the final features.
+
+        Args:
+            norm: apply the final norm to the last stage's map.
+            stop_early: run no stage after the last one that is wanted.
+            output_fmt: "NCHW" or "NHWC".
+        """
+        if output_fmt not in ("NCHW", "NHWC"):
+            raise ValueError(f"output_fmt is {output_fmt!r}, but must be 'NCHW' or 'NHWC'.")
+        take, last = feature_take_indices(len(self.stages), indices)
+        maps = []
+        x = self.patch_embed(check_images(x, self.in_chans))
+        for i, stage in enumerate(self.stages[: last + 1] if stop_early else self.stages):
+            x = stage(x)
+            if i in take:
+                y = self.norm(x) if norm and i == len(self.stages) - 1 else x
+                maps.append(y.permute(0, 3, 1, 2).contiguous() if output_fmt == "NCHW" else y)
+        return maps if intermediates_only else (self.norm(x), maps)
+
+    @torch.jit.ignore
+    def prune_intermediate_layers(
+        self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
+    ) -> list[int]:
+        take, last = feature_take_indices(len(self.stages), indices)
+        self.stages = self.stages[: last + 1]
+        self.arch = replace(self.arch, stages=self.arch.stages[: last + 1])
+        if prune_norm:
+            self.norm = nn.Identity()
+        if prune_head:
+            self.reset_classifier(0, "")
+        return take
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        x = self.patch_embed(check_images(x, self.in_chans))
+        return self.norm(self.stages(x))
+
+    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        return self.head(x, pre_logits=True) if pre_logits else self.head(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.forward_head(self.forward_features(x))
+
+
+def _to_size(img_size: Any) -> tuple[int, int]:
+    size = tuple(img_size) if isinstance(img_size, Sequence) else (img_size, img_size)
+    if len(size) != 2 or any(isinstance(s, bool) or not isinstance(s, int) or s < 1 for s in size):
+        raise ValueError(f"img_size is {img_size!r}, but must be an integer of at least 1 or a pair (height, width).")
+    return size[0], size[1]
+
+
+# Checkpoints
+
+
+def _resize_table(table: Tensor, side: int) -> Tensor:
+    """A table (h, s, s) for another window, with BEiT's geometric spacing: near distances keep their bias."""
+    heads, old = table.shape[0], table.shape[1]
+    if old == side:
+        return table
+    if old == 1:
+        return table.expand(heads, side, side).clone()
+    window = (side + 1) // 2
+    flat = table.flatten(1).t()  # (s * s, h)
+    flat = resize_rel_pos_bias_table(flat.contiguous(), (window, window), (side * side, heads))
+    return flat.t().reshape(heads, side, side).to(table.dtype)
+
+
+def _from_flat(name: str, value: Tensor, shape: torch.Size) -> Tensor:
+    """A tensor of timm's (and the official) layout in ours; `shape` is the parameter's."""
+    if ".attn.qkv." in name:
+        return value.reshape(3, shape[0], shape[2], *shape[3:]).transpose(0, 1)  # (h, 3, d, ...)
+    if ".attn.proj.weight" in name:
+        return value.reshape(shape)  # (out, h, d)
+    if ".downsample.reduction" in name:
+        return value.reshape(shape[0], 2, 2, shape[1]).permute(0, 3, 2, 1)  # stored as (out, col, row, C)
+    if ".downsample.norm." in name:
+        return value.reshape(2, 2, shape[0]).permute(2, 1, 0)  # stored as (col, row, C)
+    if name.endswith("relative_position_bias_table"):
+        side = math.isqrt(value.shape[0])
+        return value.reshape(side, side, shape[0]).permute(2, 0, 1)  # (h, s, s)
+    return value
+
+
+def _to_flat(name: str, value: Tensor) -> Tensor:
+    """The inverse of `_from_flat`."""
+    if ".attn.qkv." in name:
+        return value.transpose(0, 1).flatten(0, 2)
+    if ".attn.proj.weight" in name:
+        return value.flatten(1)
+    if ".downsample.reduction" in name:
+        return value.permute(0, 3, 2, 1).flatten(1)
+    if ".downsample.norm." in name:
+        return value.permute(2, 1, 0).flatten()
+    if name.endswith("relative_position_bias_table"):
+        return value.permute(1, 2, 0).flatten(0, 1)
+    return value
+
+
+def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dict[str, Tensor]:
+    """Weights of our own, timm's or the official layout for this model; tables follow the windows, patches the patch.
+
+    The official layout has the merging at the end of a stage, the classifier at `head`, and saves its buffers.
+    """
+    for wrapper in ("model", "state_dict"):
+        state_dict = state_dict[wrapper] if isinstance(state_dict.get(wrapper), Mapping) else state_dict
+    weights = {k: v for k, v in state_dict.items() if not k.endswith(("relative_position_index", "attn_mask"))}
+    flat = any(k.startswith("layers.") for k in weights)
+    if flat:
+        moved = "head.weight" in weights or any(k.startswith("layers.0.downsample.") for k in weights)
+        weights = {_from_flat_name(k, official=moved): v for k, v in weights.items()}
+
+    out, wrong = {}, []
+    for name, target in model.state_dict().items():
+        if name not in weights:
+            wrong += [] if name.startswith("head.") else [f"{name!r} is missing"]
+            continue
+        value = weights[name]
+        try:
+            if flat:
+                value = _from_flat(name, value, target.shape)
+            if name.endswith("relative_position_bias_table"):
+                value = _resize_table(value, target.shape[-1])
+            elif name == "patch_embed.proj.weight" and value.shape[-2:] != target.shape[-2:]:
+                value = resample_patch_embed(value, list(target.shape[-2:]))
+        except (RuntimeError, IndexError):
+            pass  # a foreign shape: named below
+        # timm fits channels and classes to the model after this filter.
+        if value.shape != target.shape and name not in ("patch_embed.proj.weight", "head.fc.weight", "head.fc.bias"):
+            wrong.append(f"{name!r} has shape {list(value.shape)} instead of {list(target.shape)}")
+        out[name] = value.contiguous()
+    unknown = [name for name in weights if name not in out]
+    out.update({name: weights[name] for name in unknown if name.startswith("head.fc.")})
+    wrong += [f"{name!r} is not part of the model" for name in unknown if name not in out]
+    if wrong:
+        more = f" (and {len(wrong) - 1} more such differences)" if len(wrong) > 1 else ""
+        raise ValueError(
+            f"The checkpoint does not fit this S3 network: {wrong[0]}{more}; load weights of this architecture."
+        )
+    return out
+
+
+def _from_flat_name(name: str, official: bool) -> str:
+    if official:
+        name = re.sub(r"^layers\.(\d+)\.downsample", lambda m: f"layers.{int(m[1]) + 1}.downsample", name)
+        name = re.sub(r"^head\.(?!fc\.)", "head.fc.", name)
+    return re.sub(r"^layers\.", "stages.", name).replace(".reduction.weight", ".reduction")
+
+
+def to_timm_state_dict(model: S3) -> dict[str, Tensor]:
+    """The weights under the names and in the shapes of timm's `SwinTransformer`: what `checkpoint_filter_fn` undoes.
+
+    timm cuts windows to the feature map of its `img_size` when it builds, so the tables are cut to this model's.
+    """
+    out = {}
+    height, width = model.patch_embed.img_size
+    for name, value in model.state_dict().items():
+        match = re.fullmatch(r"stages\.(\d+)\..*relative_position_bias_table", name)
+        if match:
+            reduction = model.arch.patch_size * 2 ** int(match[1])
+            window = (value.shape[1] + 1) // 2
+            h, w = min(window, -(-height // reduction)), min(window, -(-width // reduction))
+            value = value[:, window - h : window + h - 1, window - w : window + w - 1]
+        key = re.sub(r"^stages\.", "layers.", name).replace(".reduction", ".reduction.weight")
+        out[key] = _to_flat(name, value).contiguous()
+    return out
+
+
+def timm_model_args(arch: Arch) -> dict[str, Any]:
+    """The arguments with which timm's `swin_s3_tiny_224` builds this architecture, where timm can."""
+    dims = arch.embed_dims
+    uneven = [i for i, stage in enumerate(arch.stages) if len(set(stage.blocks)) > 1]
+    if arch.family != "s3" or uneven or any(dim != dims[0] * 2**i for i, dim in enumerate(dims)):
+        what = f"stage {uneven[0]} has different blocks" if uneven else f"it is {arch.family} with widths {list(dims)}"
+        raise ValueError(
+            f"timm's Swin cannot build this architecture ({what}); it needs equal blocks in a stage and widths "
+            f"that double, so export it as s3zoo's 's3'."
+        )
+    first: list[Any] = [stage.blocks[0] for stage in arch.stages]
+    genes = {name: [getattr(b, name) for b in first] for name in ("num_heads", "head_dim", "window_size", "mlp_ratio")}
+    return dict(patch_size=arch.patch_size, embed_dim=dims[0], depths=list(arch.depths), **genes)
+
+
+# Registration
+
+
+def _create_s3(variant: str, pretrained: bool = False, **kwargs: Any) -> S3:
+    cfg = resolve_pretrained_cfg(variant, kwargs.get("pretrained_cfg"), kwargs.get("pretrained_cfg_overlay"))
+    if pretrained and not (cfg.has_weights or cfg.state_dict):
+        name = variant.removesuffix("_384")
+        instead = f"{name} with pretrained=True, img_size=384" if name != variant else "s3_tiny, s3_small or s3_base"
+        raise ValueError(
+            f"No weights are published for {variant}: use {instead}, finetune it yourself, or name a file "
+            f"with pretrained_cfg_overlay=dict(file=...)."
+        )
+    kwargs["arch"] = Arch.parse(kwargs["arch"])
+    feature_cfg = dict(
+        out_indices=tuple(range(len(kwargs["arch"].stages))), flatten_sequential=True, feature_cls="getter"
+    )
+    return build_model_with_cfg(
+        S3,
+        variant,
+        pretrained,
+        pretrained_filter_fn=checkpoint_filter_fn,
+        feature_cfg={**feature_cfg, **(kwargs.pop("feature_cfg", None) or {})},
+        **kwargs,
+    )
+
+
+def _cfg(**kwargs: Any) -> dict[str, Any]:
+    return {
+        "num_classes": 1000,
+        "input_size": (3, 224, 224),
+        "pool_size": (7, 7),
+        "crop_pct": 0.9,
+        "interpolation": "bicubic",
+        "mean": IMAGENET_DEFAULT_MEAN,
+        "std": IMAGENET_DEFAULT_STD,
+        "first_conv": "patch_embed.proj",
+        "classifier": "head.fc",
+        "license": "mit",
+        "paper_name": "Searching the Search Space of Vision Transformer",
+        "paper_ids": "arXiv:2111.14725",
+        **kwargs,
+    }
+
+
+def _hub(size: str) -> dict[str, Any]:
+    # The explicit file name keeps timm from falling back to a pickle.
+    return _cfg(
+        hf_hub_id=f"timm/swin_s3_{size}_224.ms_in1k",
+        hf_hub_filename="model.safetensors",
+        origin_url="https://github.com/microsoft/Cream/tree/main/AutoFormerV2",
+    )
+
+
+_384 = dict(input_size=(3, 384, 384), pool_size=(12, 12), crop_pct=1.0)
+
+default_cfgs = generate_default_cfgs(
+    {
+        "s3_tiny.ms_in1k": _hub("tiny"),
+        "s3_small.ms_in1k": _hub("small"),
+        "s3_base.ms_in1k": _hub("base"),
+        "s3_small_384.untrained": _cfg(**_384),
+        "s3_base_384.untrained": _cfg(**_384),
+        "s3.untrained": _cfg(),
+    }
+)
+
+
+def _released(depths: tuple[int, ...], window_sizes: tuple[int, ...]) -> Arch:
+    """The released networks differ in depth and windows only."""
+    return Arch(
+        "s3",
+        tuple(
+            Stage(96 * 2**i, (S3Block(window_size=window, num_heads=3 * 2**i, head_dim=32, mlp_ratio=4.0),) * depth)
+            for i, (depth, window) in enumerate(zip(depths, window_sizes, strict=True))
+        ),
+    )
+
+
+ARCHS = {
+    "s3_tiny": _released((2, 2, 6, 2), (7, 7, 14, 7)),
+    "s3_small": _released((2, 2, 18, 2), (14, 14, 14, 7)),
+    "s3_base": _released((2, 2, 30, 2), (7, 7, 14, 7)),
+    "s3_small_384": _released((2, 2, 18, 2), (24, 24, 24, 12)),
+    "s3_base_384": _released((2, 2, 30, 2), (12, 12, 24, 12)),
+}
+
+
+@register_model
+def s3_tiny(pretrained: bool = False, **kwargs: Any) -> S3:
+    """S3-T at 224 x 224."""
+    return _create_s3("s3_tiny", pretrained, **{"arch": ARCHS["s3_tiny"], **kwargs})
+
+
+@register_model
+def s3_small(pretrained: bool = False, **kwargs: Any) -> S3:
+    """S3-S at 224 x 224."""
+    return _create_s3("s3_small", pretrained, **{"arch": ARCHS["s3_small"], **kwargs})
+
+
+@register_model
+def s3_base(pretrained: bool = False, **kwargs: Any) -> S3:
+    """S3-B at 224 x 224."""
+    return _create_s3("s3_base", pretrained, **{"arch": ARCHS["s3_base"], **kwargs})
+
+
+@register_model
+def s3_small_384(pretrained: bool = False, **kwargs: Any) -> S3:
+    """S3-S at 384 x 384, with windows scaled to the map."""
+    return _create_s3("s3_small_384", pretrained, **{"arch": ARCHS["s3_small_384"], "img_size": 384, **kwargs})
+
+
+@register_model
+def s3_base_384(pretrained: bool = False, **kwargs: Any) -> S3:
+    """S3-B at 384 x 384, with windows scaled to the map."""
+    return _create_s3("s3_base_384", pretrained, **{"arch": ARCHS["s3_base_384"], "img_size": 384, **kwargs})
+
+
+@register_model
+def s3(pretrained: bool = False, **kwargs: Any) -> S3:
+    """Any architecture of the family: `timm.create_model("s3", arch=...)`; S3-T unless one is given."""
+    return _create_s3("s3", pretrained, **{"arch": ARCHS["s3_tiny"], **kwargs})

@@ -1,0 +1,66 @@
+"""The configuration of a search run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from s3zoo.search.space_search import SpaceSearch
+from s3zoo.space import S3_INITIAL, Space
+from s3zoo.training.config import Run, Train
+
+
+@dataclass(frozen=True)
+class ArchSearch:
+    """The search for an architecture in a trained supernet (S3 supplement Alg. 2; AutoFormer 3.3)."""
+
+    method: str = "evolution"  # or "random", the baseline at equal evaluations
+    budgets: tuple[
+        str, ...
+    ] = ()  # one winner for each, e.g. ("params<=5M", "1G<=macs<=1.3G"); none: one without limits
+    population: int = 50
+    generations: int = 20
+    parents: int = 10
+    crossover: int = 25
+    mutation: int = 25
+    p_depth: float = 0.2
+    p_embed: float = 0.2
+    p_block: float = 0.4
+    racing: bool = False  # score on growing parts of the held-out images, drop who is out
+    calibration_images: int = 1024  # for batch norms, where there are any
+
+    def __post_init__(self) -> None:
+        if self.method not in ("evolution", "random"):
+            raise ValueError(f"arch_search.method is {self.method!r}, but must be 'evolution' or 'random'.")
+
+
+@dataclass(frozen=True)
+class Final:
+    """What becomes of the best architectures."""
+
+    mode: str = "inherit"  # the supernet's weights as they are; "finetune" them; or "retrain" from scratch
+    top: int = 1  # so many of the best are finished; the best of them on the held-out images is kept
+    train: Train = field(default_factory=Train)
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("inherit", "finetune", "retrain"):
+            raise ValueError(f"final.mode is {self.mode!r}, but must be 'inherit', 'finetune' or 'retrain'.")
+        if self.top < 1:
+            raise ValueError(f"final.top is {self.top}, but must be at least 1.")
+
+
+@dataclass(frozen=True)
+class SearchRun(Run):
+    """Space search, supernet, architecture search, finish."""
+
+    space: Space = S3_INITIAL
+    hierarchy: str = "none"  # "glit": first the split into global and local heads, then the details of the blocks
+    supernet: Train = field(default_factory=lambda: Train(sampling="sandwich", drop_path=0.2))
+    space_search: SpaceSearch = field(default_factory=lambda: SpaceSearch(method="none"))
+    arch_search: ArchSearch = field(default_factory=ArchSearch)
+    final: Final = field(default_factory=Final)
+
+    def __post_init__(self) -> None:
+        if self.hierarchy not in ("none", "glit"):
+            raise ValueError(f"hierarchy is {self.hierarchy!r}, but must be 'none' or 'glit'.")
+        if self.hierarchy == "glit" and (self.space.family != "glit" or self.space_search.method != "none"):
+            raise ValueError("hierarchy 'glit' needs a GLiT space and space_search.method 'none'.")

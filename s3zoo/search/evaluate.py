@@ -1,0 +1,116 @@
+"""Scores of subnets on the held-out images: every architecture once, shared between ranks, recorded as it goes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from s3zoo.arch import Arch
+from s3zoo.supernet import Supernet, recalibrate
+from s3zoo.training.checkpoint import Records
+from s3zoo.training.data import ImageData
+from s3zoo.training.distributed import Ranks
+from s3zoo.training.log import Log
+from s3zoo.training.loop import Interrupted, Stop
+
+CHUNK = 16  # architectures per rank between two records
+
+
+class Evaluator:
+    """Accuracies (in percent) of a supernet's subnets, kept in a JSONL file."""
+
+    def __init__(
+        self, supernet: Supernet, data: ImageData, ranks: Ranks, log: Log, records: Records, stop: Stop, *,
+        price: Callable[[Arch], dict[str, float]], calibration_images: int = 1024, name: str = "scores",
+    ) -> None:  # fmt: skip
+        self.supernet, self.data, self.ranks, self.log, self.stop = supernet, data, ranks, log, stop
+        self.price, self.name = price, name
+        self._records = records
+        self._calibration_images = calibration_images
+        self._said = False
+        self.scores: dict[Arch, float] = {Arch.from_dict(row["arch"]): row["accuracy"] for row in records.rows}
+
+    def identity(self, arch: Arch) -> Arch:
+        return arch.effective(self.supernet.img_size)
+
+    def ready(self, arch: Arch) -> nn.Module:
+        """The subnet, ready to be scored."""
+        model = self.supernet.subnet(arch)
+        norms = recalibrate(model, self._calibration())
+        if norms and not self._said:
+            self._said = True
+            self.log.say(
+                f"{self.name}: the batch norms of every subnet are recalibrated on {self._calibration_images}"
+                " training images"
+            )
+        return model.eval()
+
+    def _calibration(self) -> Iterable[Tensor]:
+        return (x.to(self.ranks.device) for x in self.data.calibration_batches(self._calibration_images))
+
+    def correct(self, arch: Arch, start: int, stop: int) -> np.ndarray:
+        """Which of the held-out images start … stop - 1 the subnet classifies rightly."""
+        model = self.ready(arch)
+        return torch.cat(
+            [
+                hits(model, *self.data.search_range(a, min(a + 512, stop)), self.ranks.device)
+                for a in range(start, stop, 512)
+            ]
+        ).numpy()
+
+    def __call__(self, archs: Sequence[Arch]) -> list[float]:
+        """The accuracies of these architectures; those that are new are scored, on all ranks together."""
+        wanted = list(dict.fromkeys(self.identity(arch) for arch in archs))
+        new = [arch for arch in wanted if arch not in self.scores]
+        meter = self.log.progress(self.name, len(new))
+        size = self.data.search_size
+        step = CHUNK * self.ranks.world
+        for start in range(0, len(new), step):
+            chunk = new[start : start + step]
+            own = [float(self.correct(arch, 0, size).mean() * 100) for arch in self.ranks.share(chunk)]
+            self.add(zip(chunk, self.ranks.gather(own), strict=True))
+            meter.update(min(start + step, len(new)), best=max(self.scores.values()))
+            self.pause()
+        self.log.close_progress()
+        return [self.scores[self.identity(arch)] for arch in archs]
+
+    def add(self, scored: Iterable[tuple[Arch, float]], **more: Any) -> None:
+        rows = []
+        for arch, accuracy in scored:
+            self.scores[arch] = accuracy
+            rows.append({"arch": arch.to_dict(), "accuracy": accuracy, **self.price(arch), **more})
+        self._records.append(rows)
+
+    def pause(self) -> None:
+        """The moment between records, where a stop loses nothing."""
+        if any(self.ranks.gather([self.stop.asked])):
+            self.log.close_progress()
+            raise Interrupted(f"{self.name}: stopped after {len(self.scores)} scores; the same command resumes there.")
+
+
+@torch.no_grad()
+def hits(model: nn.Module, images: Tensor, targets: Tensor, device: torch.device) -> Tensor:
+    return (model(images.to(device)).argmax(1).cpu() == targets).cpu()
+
+
+def accuracy(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], device: torch.device) -> dict[str, float]:
+    """Top-1 accuracy in percent, with the 95 % interval of Wilson, over a whole split."""
+    model.eval()
+    right = total = 0
+    for images, targets in batches:
+        right += int(hits(model, images, targets, device).sum())
+        total += len(targets)
+    low, high = wilson(right, total)
+    return {"top1": 100 * right / total, "low": 100 * low, "high": 100 * high, "images": total}
+
+
+def wilson(right: int, total: int, z: float = 1.96) -> tuple[float, float]:
+    p = right / total
+    middle = (p + z * z / (2 * total)) / (1 + z * z / total)
+    half = z * math.sqrt(p * (1 - p) / total + z * z / (4 * total * total)) / (1 + z * z / total)
+    return middle - half, middle + half

@@ -1,0 +1,430 @@
+"""From a config to a network: space search, supernet, architecture search, finish, export, in a folder that resumes.
+
+Every phase leaves its result in the run's folder and is passed over when it is found there, so the same command goes
+on wherever the last one ended:
+
+    run.json                 config, data fingerprint, versions, commit
+    space0/ space1/ …        one folder per visited space: space.json, supernet/ (checkpoints), scores.jsonl
+    space_search.jsonl       the decision of every iteration, complete enough to be recomputed by hand
+    space…/search-0/         the architecture search of budget 0: evaluated.jsonl, winner.json, pareto.json, finish-…/
+    model/                   the exported network (model-0/, model-1/ … with several budgets)
+    result.json              what was found; written last, after the test images were opened, once
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import random
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from torch import nn
+
+import s3zoo
+from s3zoo.arch import Arch
+from s3zoo.artefact import save_model
+from s3zoo.models import MODELS
+from s3zoo.paths import commit
+from s3zoo.search import space_search as spaces
+from s3zoo.search.budget import Budget, Pricer, check_feasible
+from s3zoo.search.config import SearchRun
+from s3zoo.search.evaluate import Evaluator, accuracy
+from s3zoo.search.evolution import Evolution, RandomSearch, pareto
+from s3zoo.space import Space, glit_details, glit_split
+from s3zoo.supernet import Supernet, recalibrate
+from s3zoo.training.checkpoint import Records, read_json, write_json
+from s3zoo.training.config import Train, difference, to_dict
+from s3zoo.training.data import ImageData
+from s3zoo.training.distributed import Ranks
+from s3zoo.training.log import Log
+from s3zoo.training.loop import ModelTrainee, Stop, SupernetTrainee, fit, number
+
+HEALTH_IMAGES = 512
+# Settings that change how a run is done, not what comes out.
+HARMLESS = ("data.workers", "data.root", "device")
+
+
+@dataclasses.dataclass
+class Finished:
+    """A network with its weights and what is known of it."""
+
+    arch: Arch
+    model: nn.Module
+    inherited: float  # accuracy on the held-out images with the supernet's weights
+    accuracy: float  # the same as finished
+
+
+class Search:
+    """One run of a search in its folder."""
+
+    def __init__(self, run: SearchRun, folder: Path, ranks: Ranks, log: Log, stop: Stop) -> None:
+        self.run, self.folder, self.ranks, self.log, self.stop = run, folder, ranks, log, stop
+        torch.set_num_threads(run.threads)
+        self.amp = run.amp and ranks.device.type == "cuda"
+        self.data = ImageData(run.data, run.seed, rank=ranks.rank, world=ranks.world)
+        self.data.check_splits()
+        self.shape: dict[str, Any] = {
+            "img_size": run.data.img_size,
+            "num_classes": run.data.num_classes,
+            "in_chans": run.data.in_chans,
+        }
+        self.pricer = Pricer(**self.shape)
+        self.budgets = [Budget.parse(text) for text in run.arch_search.budgets] or [Budget({})]
+        self._open()
+
+    def _open(self) -> None:
+        """Claim the folder: a run of another config or other data is refused, naming what differs."""
+        now: dict[str, Any] = {"config": to_dict(self.run), "data": self.data.fingerprint}
+        path = self.folder / "run.json"
+        if path.exists():
+            then = read_json(path)
+            changed = [key for key in difference(then["config"], now["config"]) if not _harmless(key)]
+            if changed:
+                raise ValueError(
+                    f"{self.folder} holds a run with another config (it differs in {', '.join(changed)}); give another"
+                    " --out, or remove the folder to start anew."
+                )
+            if then["data"] != now["data"]:
+                raise ValueError(f"{self.folder} holds a run on other data; give another --out, or remove the folder.")
+        elif self.ranks.first:
+            versions = {
+                "s3zoo": s3zoo.__version__,
+                "torch": torch.__version__,
+                "timm": timm.__version__,
+                "python": platform.python_version(),
+            }
+            write_json(path, now | {"versions": versions, "commit": commit()})
+        self.ranks.wait()
+
+    def __call__(self) -> dict[str, Any]:
+        path = self.folder / "result.json"
+        if path.exists():
+            self.log.say(f"This run is finished; its result is in {path}")
+            return read_json(path)
+        if self.run.hierarchy == "glit":
+            finished, visited = self._glit()
+        else:
+            finished, visited = self._search_spaces()
+        return self._conclude(finished, visited)
+
+    # Spaces
+
+    def _search_spaces(self) -> tuple[list[list[Finished]], list[dict[str, Any]]]:
+        """Visit spaces as S3 or S4 leads, then search the last one (or, with backtracking, the last feasible one)."""
+        config = self.run.space_search
+        iterations = config.iterations if config.method != "none" else 0
+        decisions = self._records(self.folder / "space_search.jsonl")
+        visited: list[Space] = [self.run.space]
+        table: list[dict[str, Any]] = []
+        previous: Supernet | None = None
+        supernets: list[Supernet] = []
+        for index in range(iterations + 1):
+            space = visited[index]
+            place = self.folder / f"space{index}"
+            supernet = self._supernet(space, place, previous)
+            supernets.append(supernet)
+            previous = supernet
+            row: dict[str, Any] = {"space": space.name, "size": space.size(), "index": index, **self._extent(space)}
+            table.append(row)
+            if config.search_each_space and index < iterations:
+                row["best"] = [self._row(best[0]) for best in self._search_space(supernet, place)]
+            if index == iterations:
+                break
+            if index < len(decisions.rows):
+                decision = spaces.Decision.from_dict(decisions.rows[index]["decision"])
+            else:
+                decision = self._decide(supernet, place, index)
+                decisions.append([{"iteration": index, "decision": decision.to_dict()}])
+            self._say_decision(index, decision)
+            if not decision.moved:
+                break
+            visited.append(dataclasses.replace(decision.space, name=f"{self.run.space.name}_{index + 1}"))
+        last = len(supernets) - 1
+        if config.backtrack:
+            last = spaces.backtrack(visited[: len(supernets)], self._some_feasible)
+            if last < len(supernets) - 1:
+                self.log.say(f"backtracked to space{last}: the later ones have no network within the budget")
+        if config.audit:
+            self._audit(supernets[last], self.folder / f"space{last}", config.audit)
+        found = self._search_space(supernets[last], self.folder / f"space{last}")
+        table[last]["best"] = [self._row(best[0]) for best in found]
+        return found, table
+
+    def _decide(self, supernet: Supernet, place: Path, index: int) -> spaces.Decision:
+        """Score architectures of the space and ask S3 or S4 where to go."""
+        config, space = self.run.space_search, supernet.space
+        rng = random.Random(number(self.run.seed, "space", index))
+        evaluate = self._evaluator(supernet, place / "scores.jsonl", f"space{index}: scores")
+        frozen = spaces.equivalent_dims(space, self.run.data.img_size)
+
+        def limited(arch: Arch) -> bool:
+            return config.allows(self.pricer(arch)[config.limit_metric])
+
+        if config.method == "s3":
+            archs = spaces.s3_samples(space, config.samples, rng, limited, evaluate.identity)
+            errors = [100 - score for score in evaluate(archs)]
+            return spaces.s3_decide(space, list(zip(archs, errors, strict=True)), config, frozen=frozen)
+        pairs = spaces.s4_pairs(space, config.pairs, rng, frozen=frozen)
+        scores = evaluate([arch for pair in pairs for arch in (pair.low_arch, pair.high_arch)])
+        measured = [(pair, scores[2 * i], scores[2 * i + 1]) for i, pair in enumerate(pairs)]
+        return spaces.s4_decide(
+            space, measured, config, lambda arch: self.pricer(arch)[config.limit_metric], frozen=frozen
+        )
+
+    def _say_decision(self, index: int, decision: spaces.Decision) -> None:
+        moved = [
+            f"{d['name']} {d['before']} -> {d['after']}" for d in decision.record["dims"] if d["before"] != d["after"]
+        ]
+        self.log.say(
+            f"space{index}: " + ("; ".join(moved) or "stays") + (f" ({decision.reason})" if decision.reason else "")
+        )
+
+    def _some_feasible(self, space: Space) -> bool:
+        try:
+            for budget in self.budgets:
+                check_feasible(space, budget, self.pricer, random.Random(0))
+        except ValueError:
+            return False
+        return True
+
+    def _extent(self, space: Space) -> dict[str, Any]:
+        least, most = self.pricer(space.smallest()), self.pricer(space.largest())
+        return {metric: [least[metric], most[metric]] for metric in least}
+
+    # Supernets
+
+    def _supernet(self, space: Space, place: Path, previous: Supernet | None) -> Supernet:
+        """The trained supernet of a space."""
+        train = self.run.supernet
+        torch.manual_seed(number(self.run.seed, "init", place.name))
+        supernet = Supernet(
+            space, sharing=train.sharing, drop_path_rate=train.drop_path, device=self.ranks.device, **self.shape
+        )
+        if self.ranks.first:
+            write_json(place / "space.json", space.to_dict())
+        if train.warm_start and previous is not None:
+            taken = supernet.warm_start(previous.state_dict())
+            self.log.say(f"{place.name}: {taken} of {len(supernet.flat)} weights begin from the previous supernet's")
+        self.log.say(f"{place.name}: {space.size():.3g} architectures, supernet with {len(supernet.flat):,} weights")
+        rng = random.Random(number(self.run.seed, "health", place.name))
+        some = space.sample(rng)
+
+        def health(epoch: int) -> dict[str, float]:
+            images = min(HEALTH_IMAGES, self.data.search_size)
+            probe = self._evaluator(supernet, None, "health")
+            return {
+                name: float(probe.correct(arch, 0, images).mean() * 100)
+                for name, arch in (("smallest", space.smallest()), ("largest", space.largest()), ("random", some))
+            }
+
+        fit(
+            SupernetTrainee(supernet, train, self.run.seed), train, self.data, seed=self.run.seed, ranks=self.ranks,
+            folder=place / "supernet", log=self.log, name=f"{place.name}: supernet", stop=self.stop, amp=self.amp,
+            at_epoch_end=health,
+        )  # fmt: skip
+        return supernet
+
+    def _evaluator(self, supernet: Supernet, path: Path | None, name: str) -> Evaluator:
+        records = self._records(path) if path is not None else Records(Path(), write=False)
+        return Evaluator(
+            supernet, self.data, self.ranks, self.log, records, self.stop, price=self.pricer,
+            calibration_images=self.run.arch_search.calibration_images, name=name,
+        )  # fmt: skip
+
+    def _records(self, path: Path) -> Records:
+        return self.ranks.first_first(lambda: Records(path, write=self.ranks.first))
+
+    # Architectures
+
+    def _search_space(self, supernet: Supernet, place: Path) -> list[list[Finished]]:
+        """For every budget the finished networks, best first."""
+        for budget in self.budgets:
+            check_feasible(supernet.space, budget, self.pricer, random.Random(number(self.run.seed, "budget")))
+        evaluate = self._evaluator(supernet, place / "evaluated.jsonl", f"{place.name}: search")
+        found = []
+        for index, budget in enumerate(self.budgets):
+            engine = self._engine(supernet.space, budget, evaluate.identity, index)
+            where = f"{place.name}: {budget}" if budget.limits else place.name
+            self._evolve(engine, evaluate, where)
+            ranked = sorted(engine.evaluated.items(), key=lambda item: (-item[1], item[0].key))
+            folder = place / f"search-{index}"
+            self._write_archive(folder, engine, budget)
+            finished = [
+                self._finish(supernet, arch, score, folder / f"finish-{i}")
+                for i, (arch, score) in enumerate(ranked[: self.run.final.top])
+            ]
+            found.append(sorted(finished, key=lambda f: -f.accuracy))
+        return found
+
+    def _engine(self, space: Space, budget: Budget, identity: Callable[[Arch], Arch], index: int) -> Any:
+        options = self.run.arch_search
+        common: dict[str, Any] = {
+            "seed": number(self.run.seed, "evolution", index),
+            "feasible": lambda arch: budget.allows(self.pricer(arch)),
+            "identity": identity,
+            "population": options.population,
+            "generations": options.generations,
+        }
+        if options.method == "random":
+            return RandomSearch(space, **common)
+        return Evolution(
+            space, **common, parents=options.parents, crossover=options.crossover, mutation=options.mutation,
+            p_depth=options.p_depth, p_embed=options.p_embed, p_block=options.p_block,
+        )  # fmt: skip
+
+    def _evolve(self, engine: Any, evaluate: Evaluator, where: str) -> None:
+        generation = 0
+        while archs := engine.ask():
+            scores = evaluate(archs)
+            engine.tell(list(zip(archs, scores, strict=True)))
+            generation += 1
+            best, score = engine.best
+            price = self.pricer(best)
+            self.log.say(
+                f"{where}: generation {generation}: best {score:.2f} % with {price['params'] / 1e6:.3g}M parameters,"
+                f" {len(engine.evaluated)} scored"
+            )
+            self.log.curve(where, generation, {"best": score, "mean": statistics.fmean(scores)})
+
+    def _write_archive(self, folder: Path, engine: Any, budget: Budget) -> None:
+        if not self.ranks.first:
+            return
+        records = [(arch, score, self.pricer(arch)) for arch, score in engine.evaluated.items()]
+        archive = {
+            metric: [self._scored(a, s) for a, s, _ in pareto(records, metric)] for metric in self.pricer(records[0][0])
+        }
+        write_json(folder / "pareto.json", archive)
+        write_json(
+            folder / "winner.json", {"budget": str(budget), "history": engine.history, **self._scored(*engine.best)}
+        )
+
+    def _scored(self, arch: Arch, score: float) -> dict[str, Any]:
+        return {"accuracy": score, **self.pricer(arch), "arch": arch.to_dict()}
+
+    # Finish
+
+    def _finish(self, supernet: Supernet, arch: Arch, inherited: float, place: Path) -> Finished:
+        """Inherit, finetune or retrain one architecture."""
+        final = self.run.final
+        return self._trained(supernet, arch, inherited, place, final.mode, final.train)
+
+    def _trained(
+        self, supernet: Supernet, arch: Arch, inherited: float, place: Path, mode: str, train: Train
+    ) -> Finished:  # fmt: skip
+        arch = arch.effective(self.run.data.img_size)
+        images = self.run.arch_search.calibration_images
+        if mode == "retrain":
+            torch.manual_seed(number(self.run.seed, "retrain", arch.key))
+            model = MODELS[arch.family](arch, **self.shape, drop_path_rate=train.drop_path).to(self.ranks.device)
+        else:
+            options = {} if mode == "inherit" else {"drop_path_rate": train.drop_path}
+            model = supernet.extract(arch, **options)
+            recalibrate(model, (x.to(self.ranks.device) for x in self.data.calibration_batches(images)))
+        if mode != "inherit":
+            fit(
+                ModelTrainee(model), train, self.data, seed=number(self.run.seed, arch.key), ranks=self.ranks,
+                folder=place, log=self.log, name=f"{mode} {arch.key}", stop=self.stop, amp=self.amp,
+            )  # fmt: skip
+        score = accuracy(model, self.data.search_images(), self.ranks.device)["top1"]
+        return Finished(arch, model, inherited, score)
+
+    def _row(self, finished: Finished) -> dict[str, Any]:
+        return {"inherited": finished.inherited, **self._scored(finished.arch, finished.accuracy)}
+
+    def _audit(self, supernet: Supernet, place: Path, count: int) -> None:
+        """How well inherited accuracy ranks networks: finetune and retrain random ones (S3 Fig. 5)."""
+        rng = random.Random(number(self.run.seed, "audit"))
+        archs = [supernet.space.sample(rng) for _ in range(count)]
+        inherited = self._evaluator(supernet, place / "audit" / "scores.jsonl", "audit")(archs)
+        rows = []
+        for arch, score in zip(archs, inherited, strict=True):
+            row: dict[str, Any] = {"arch": arch.to_dict(), "inherited": score}
+            for mode in ("finetune", "retrain"):
+                folder = place / "audit" / f"{mode}-{arch.key}"
+                row[mode] = self._trained(supernet, arch, score, folder, mode, self.run.final.train).accuracy
+            rows.append(row)
+        report: dict[str, Any] = {"networks": rows}
+        for mode in ("finetune", "retrain"):
+            report[f"kendall_{mode}"] = kendall(inherited, [row[mode] for row in rows])
+            self.log.say(f"audit: rank correlation of inherited and {mode}ed accuracy {report[f'kendall_{mode}']:.3f}")
+        if self.ranks.first:
+            write_json(place / "audit.json", report)
+
+    # GLiT's hierarchy
+
+    def _glit(self) -> tuple[list[list[Finished]], list[dict[str, Any]]]:
+        """First the split of heads over blocks with plain details, then the details with that split (GLiT 3.3)."""
+        if len(self.budgets) > 1:
+            raise ValueError(
+                f"hierarchy 'glit' takes one budget, but {len(self.budgets)} were given; run it once for each."
+            )
+        table: list[dict[str, Any]] = []
+        found: list[list[Finished]] = []
+        space = glit_split(self.run.space)
+        for index in range(2):
+            place = self.folder / f"space{index}"
+            supernet = self._supernet(space, place, None)
+            found = self._search_space(supernet, place)
+            best = found[0][0]
+            row = {"space": space.name, "size": space.size(), "index": index, **self._extent(space)}
+            table.append(row | {"best": [self._row(best)]})
+            space = glit_details(self.run.space, best.arch)
+        return found, table
+
+    # The end
+
+    def _conclude(self, finished: list[list[Finished]], visited: list[dict[str, Any]]) -> dict[str, Any]:
+        """Export the winners, then open the test images, once."""
+        rows = []
+        for index, (budget, best) in enumerate(zip(self.budgets, (f[0] for f in finished), strict=True)):
+            test = accuracy(best.model, self.data.test_batches(), self.ranks.device)
+            folder = self.folder / ("model" if len(self.budgets) == 1 else f"model-{index}")
+            row = {"budget": str(budget), "test": test, **self._row(best)}
+            rows.append(row)
+            self.log.say(
+                f"{budget if budget.limits else 'winner'}: {test['top1']:.2f} % of {test['images']} test images"
+                f" ({test['low']:.2f} to {test['high']:.2f}), {row['params'] / 1e6:.3g}M parameters,"
+                f" {row['macs'] / 1e6:.4g}M MACs; in {folder}"
+            )
+            if self.ranks.first:
+                provenance = {k: v for k, v in read_json(self.folder / "run.json").items() if k != "config"}
+                provenance |= {"config": self.run.name, "seed": self.run.seed, "space": self.run.space.name}
+                provenance |= {"final": self.run.final.mode, "held_out_accuracy": best.accuracy, "test": test}
+                data = self.run.data
+                cfg = {
+                    "mean": data.mean,
+                    "std": data.std,
+                    "crop_pct": data.crop_pct,
+                    "interpolation": data.interpolation,
+                }
+                cfg["label_names"] = list(self.data.classes)
+                save_model(folder, best.model, provenance=provenance, pretrained_cfg=cfg)
+        result = {"name": self.run.name, "seed": self.run.seed, "winners": rows, "spaces": visited}
+        if self.ranks.first:
+            write_json(self.folder / "result.json", result)
+        self.ranks.wait()
+        return result
+
+
+def _harmless(key: str) -> bool:
+    return key in HARMLESS or key.endswith("checkpoint_seconds")
+
+
+def kendall(a: list[float], b: list[float]) -> float:
+    """Kendall's tau-b."""
+    concordant = discordant = ties_a = ties_b = 0
+    for i in range(len(a)):
+        for j in range(i):
+            x, y = a[i] - a[j], b[i] - b[j]
+            concordant += x * y > 0
+            discordant += x * y < 0
+            ties_a += x == 0
+            ties_b += y == 0
+    pairs = len(a) * (len(a) - 1) / 2
+    scale = ((pairs - ties_a) * (pairs - ties_b)) ** 0.5
+    return (concordant - discordant) / scale if scale else 0.0

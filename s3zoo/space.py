@@ -1,0 +1,511 @@
+"""Search spaces: the Cartesian product of named dimensions, closed under sampling, mutation and crossover.
+
+A `Dim` says which gene it sets, in which stages and with which factor; a dimension with one choice is a constant. So
+one rule covers genes per block (AutoFormer), per stage (S3) and one number for the whole network (S4's Swin: width C
+in stage 1 means C, 2C, 4C, 8C).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from s3zoo.arch import FAMILIES, Arch, GLiTBlock, Stage
+
+Value = int | float
+Values = dict[str, Any]  # name -> value, or one value per block for a dimension `per_block`
+
+
+@dataclass(frozen=True)
+class Dim:
+    """One search dimension."""
+
+    gene: str  # "depth", "embed_dim" or a field of the family's block
+    choices: tuple[Value, ...]
+    scale: tuple[float, ...]  # factor per stage; 0 where the dimension does not touch the stage
+    step: float = 0.0  # S3's evolve step (gamma); 0: the dimension is not evolved
+    per_block: bool = False
+    blocks: tuple[int, ...] | None = None  # per block: only these indices (GLiT's second stage); None: all
+    low: float = 1e-9  # the smallest possible choice: a choice of 0 or less is no network (S3 Eq. 8)
+    high: float = math.inf
+    unit: float = 1.0  # the paper's unit of x, where it is not the gene's (Q-K-V width = 32 x heads)
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "choices", tuple(sorted(set(self.choices))))
+        object.__setattr__(self, "scale", tuple(self.scale))
+        if not self.choices:
+            raise ValueError(f"dimension {self.name} has no choices; give at least one.")
+        if self.choices[0] < self.low or self.choices[-1] > self.high:
+            raise ValueError(
+                f"dimension {self.name} has choices {self.choices}; they must lie in {self.low}..{self.high}."
+            )
+        if self.per_block and sum(map(bool, self.scale)) != 1:
+            raise ValueError(f"dimension {self.name} is per block, so it must touch exactly one stage.")
+        if self.blocks is not None:
+            object.__setattr__(self, "blocks", tuple(sorted(set(self.blocks))))
+            if not self.per_block:
+                raise ValueError(f"dimension {self.name} names blocks, so it must be per block.")
+
+    @functools.cached_property
+    def stages(self) -> tuple[int, ...]:
+        return tuple(i for i, factor in enumerate(self.scale) if factor)
+
+    @functools.cached_property
+    def name(self) -> str:
+        """The gene, with stage and blocks (from 1) where the dimension does not belong to all of them."""
+        stages = self.stages
+        prefix = f"stage{stages[0] + 1}." if len(stages) == 1 and len(self.scale) > 1 else ""
+        suffix = f"[{','.join(str(j + 1) for j in self.blocks)}]" if self.blocks is not None else ""
+        return prefix + (self.label or self.gene) + suffix
+
+    def covers(self, index: int) -> bool:
+        return self.blocks is None or index in self.blocks
+
+    @property
+    def spacing(self) -> float:
+        """The distance between neighbouring choices (S4's step of a bound); S3's step where there is one choice."""
+        if len(self.choices) == 1:
+            return self.step
+        return min(b - a for a, b in itertools.pairwise(self.choices))
+
+    @property
+    def searched(self) -> bool:
+        return len(self.choices) > 1 or self.step > 0
+
+    def at(self, stage: int, choice: Value) -> Value:
+        """The gene's value in a stage."""
+        value = choice * self.scale[stage]
+        return float(value) if self.gene in ("mlp_ratio", "expansion") else round(value)
+
+    def moved(self, delta: float) -> Dim:
+        """All choices moved by `delta`; impossible ones are dropped, and at least one is always left."""
+        kept = tuple(v + delta for v in self.choices if self.low <= v + delta <= self.high)
+        if not kept:  # the farthest whole number of steps that leaves a choice
+            unit = math.copysign(self.spacing or abs(delta), delta)
+            steps = abs(delta) / abs(unit)
+            return self if steps <= 1 else self.moved(unit * (math.ceil(steps) - 1))
+        return dataclasses.replace(self, choices=tuple(int(v) if float(v).is_integer() else v for v in kept))
+
+
+@dataclass(frozen=True)
+class Space:
+    """A set of architectures of one family."""
+
+    name: str
+    family: str
+    dims: tuple[Dim, ...]
+    num_stages: int = 1
+    patch_size: int = 0
+    stem_depth: int = 0
+
+    def __post_init__(self) -> None:
+        if self.family not in FAMILIES:
+            raise ValueError(f"family is {self.family!r}, but must be one of {', '.join(FAMILIES)}.")
+        object.__setattr__(self, "dims", tuple(self.dims))
+        fields = {f.name for f in dataclasses.fields(FAMILIES[self.family].block)}
+        covered: set[tuple[str, int, int | None]] = set()
+        for dim in self.dims:
+            if dim.gene not in fields | {"depth", "embed_dim"} or len(dim.scale) != self.num_stages:
+                raise ValueError(
+                    f"dimension {dim.name!r} does not fit family {self.family!r} with {self.num_stages} stages."
+                )
+            if dim.per_block and dim.gene in ("depth", "embed_dim"):
+                raise ValueError(f"dimension {dim.name!r} cannot differ from block to block.")
+            own = {(dim.gene, stage, j) for stage in dim.stages for j in dim.blocks or (None,)}
+            for gene, stage, j in own:
+                if {(gene, stage, j), (gene, stage, None)} & covered:
+                    raise ValueError(f"{gene} of stage {stage + 1} is set by two dimensions; keep one.")
+            covered |= own
+        # head_dim may be left out (width / heads), and so may what has a default.
+        optional = {
+            f.name for f in dataclasses.fields(FAMILIES[self.family].block) if f.default is not dataclasses.MISSING
+        }
+        for gene in sorted((fields | {"depth", "embed_dim"}) - optional - {"head_dim"}):
+            for stage in range(self.num_stages):
+                if not any(c[:2] == (gene, stage) for c in covered):
+                    raise ValueError(f"space {self.name!r} has no dimension for {gene} of stage {stage + 1}.")
+
+    def __getitem__(self, name: str) -> Dim:
+        for dim in self.dims:
+            if dim.name == name:
+                return dim
+        raise ValueError(f"{name!r} is no dimension of {self.name!r}; it has {', '.join(d.name for d in self.dims)}.")
+
+    @property
+    def searched(self) -> tuple[Dim, ...]:
+        return tuple(dim for dim in self.dims if dim.searched)
+
+    # Values of dimensions <-> architecture
+
+    def build(self, values: Mapping[str, Any]) -> Arch:
+        """The architecture with these values; a value per block may be given as one value for all."""
+        block_type = FAMILIES[self.family].block
+        by_stage: list[list[tuple[Dim, Any]]] = [[] for _ in range(self.num_stages)]
+        for dim in self.dims:
+            for stage in dim.stages:
+                by_stage[stage].append((dim, values[dim.name]))
+        stages = []
+        for s, entries in enumerate(by_stage):
+            depth = next(int(dim.at(s, value)) for dim, value in entries if dim.gene == "depth")
+            embed_dim = next(int(dim.at(s, value)) for dim, value in entries if dim.gene == "embed_dim")
+            blocks: list[dict[str, Any]] = [{} for _ in range(depth)]
+            for dim, value in entries:
+                if dim.gene in ("depth", "embed_dim"):
+                    continue
+                own = [j for j in range(depth) if dim.covers(j)]
+                for j, choice in zip(own, value if isinstance(value, tuple) else [value] * len(own), strict=True):
+                    blocks[j][dim.gene] = dim.at(s, choice)
+            for block in blocks:
+                block.setdefault("head_dim", embed_dim // block["num_heads"])
+            stages.append(Stage(embed_dim, tuple(block_type(**block) for block in blocks)))
+        return Arch(self.family, tuple(stages), self.patch_size, self.stem_depth)
+
+    def values(self, arch: Arch) -> Values:
+        """The inverse of `build` (values per block as tuples); ValueError if the architecture is not in the space."""
+        values: Values = {}
+        if arch.family == self.family and len(arch.stages) == self.num_stages:
+            for dim in self.dims:
+                stage = arch.stages[dim.stages[0]]
+                if dim.gene in ("depth", "embed_dim"):
+                    read: tuple[Any, ...] = (stage.depth if dim.gene == "depth" else stage.embed_dim,)
+                else:
+                    read = tuple(getattr(b, dim.gene) for j, b in enumerate(stage.blocks) if dim.covers(j))
+                lookup = {dim.at(dim.stages[0], choice): choice for choice in dim.choices}
+                if any(v not in lookup for v in read):
+                    break
+                chosen = tuple(lookup[v] for v in read)
+                values[dim.name] = chosen if dim.per_block else chosen[0]
+            else:
+                if self.build(values) == arch:
+                    return values
+        raise ValueError(
+            f"architecture {arch.key} is not in space {self.name!r}; sample it from there or name another."
+        )
+
+    def contains(self, arch: Arch) -> bool:
+        try:
+            self.values(arch)
+        except ValueError:
+            return False
+        return True
+
+    # Drawing. A block is a dict of its genes, so that it is exchanged and redrawn as a whole.
+
+    @functools.cached_property
+    def _per_block(self) -> list[list[Dim]]:
+        return [[d for d in self.dims if d.per_block and d.stages == (s,)] for s in range(self.num_stages)]
+
+    def _block_dims(self, stage: int, index: int) -> list[Dim]:
+        return [dim for dim in self._per_block[stage] if dim.covers(index)]
+
+    def candidates(self, stage: int, index: int) -> list[Values]:
+        """Every choice of genes of one block."""
+        dims = self._block_dims(stage, index)
+        names = [dim.name for dim in dims]
+        return [dict(zip(names, genes, strict=True)) for genes in itertools.product(*(dim.choices for dim in dims))]
+
+    def _depth(self, stage: int, values: Values) -> int:
+        return next(int(d.at(stage, values[d.name])) for d in self.dims if d.gene == "depth" and stage in d.stages)
+
+    def assemble(self, values: Values, blocks: list[list[Values]]) -> Arch:
+        """The architecture with these values of stages and models, and these blocks in each stage."""
+        values = dict(values)
+        for dim in self.dims:
+            if dim.per_block:
+                own = blocks[dim.stages[0]]
+                values[dim.name] = tuple(block[dim.name] for j, block in enumerate(own) if dim.covers(j))
+        return self.build(values)
+
+    def _split(self, arch: Arch) -> tuple[Values, list[list[Values]]]:
+        values = self.values(arch)
+        blocks: list[list[Values]] = []
+        for stage in range(self.num_stages):
+            drawn: list[Values] = [{} for _ in range(self._depth(stage, values))]
+            for dim in self._per_block[stage]:
+                for j, choice in zip((j for j in range(len(drawn)) if dim.covers(j)), values[dim.name], strict=True):
+                    drawn[j][dim.name] = choice
+            blocks.append(drawn)
+        return {d.name: values[d.name] for d in self.dims if not d.per_block}, blocks
+
+    def sample(self, rng: random.Random, *, tied: bool = False) -> Arch:
+        """Every dimension uniformly; `tied`: one value per dimension for all blocks of a stage."""
+        values = {dim.name: rng.choice(dim.choices) for dim in self.dims if tied or not dim.per_block}
+        if tied:
+            return self.build(values)
+        blocks = [
+            [self._draw_block(stage, j, rng) for j in range(self._depth(stage, values))]
+            for stage in range(self.num_stages)
+        ]
+        return self.assemble(values, blocks)
+
+    def _draw_block(self, stage: int, index: int, rng: random.Random) -> Values:
+        return {dim.name: rng.choice(dim.choices) for dim in self._block_dims(stage, index)}
+
+    def mutate(
+        self, arch: Arch, rng: random.Random, *, p_depth: float = 0.2, p_embed: float = 0.2, p_block: float = 0.4
+    ) -> Arch:
+        """S3 supplement, Alg. 2: depths, widths (and other genes of a stage), then each block, as a whole."""
+        values, blocks = self._split(arch)
+        for dim in self.dims:
+            if not dim.per_block and len(dim.choices) > 1:
+                if rng.random() < (p_depth if dim.gene == "depth" else p_embed):
+                    values[dim.name] = rng.choice([c for c in dim.choices if c != values[dim.name]])
+        for stage, old in enumerate(blocks):
+            depth = self._depth(stage, values)
+            kept = [self._draw_block(stage, j, rng) if rng.random() < p_block else b for j, b in enumerate(old[:depth])]
+            blocks[stage] = kept + [self._draw_block(stage, j, rng) for j in range(len(kept), depth)]
+        return self.assemble(values, blocks)
+
+    def crossover(self, first: Arch, second: Arch, rng: random.Random) -> Arch:
+        """Depth and width of a stage from one parent; each block from either parent that has it."""
+        parents = (self._split(first), self._split(second))
+        by_stage = [rng.choice(parents)[0] for _ in range(self.num_stages)]
+        values: Values = {}
+        for dim in self.dims:
+            if not dim.per_block:  # a gene of several stages is no stage's own: it has a coin of its own
+                source = by_stage[dim.stages[0]] if len(dim.stages) == 1 else rng.choice(parents)[0]
+                values[dim.name] = source[dim.name]
+        blocks: list[list[Values]] = []
+        for stage in range(self.num_stages):
+            candidates = [
+                [p[1][stage][j] for p in parents if j < len(p[1][stage])] for j in range(self._depth(stage, values))
+            ]
+            blocks.append([rng.choice(c) if c else self._draw_block(stage, j, rng) for j, c in enumerate(candidates)])
+        return self.assemble(values, blocks)
+
+    # Extent
+
+    def largest(self) -> Arch:
+        return self.build({dim.name: dim.choices[-1] for dim in self.dims})
+
+    def smallest(self) -> Arch:
+        return self.build({dim.name: dim.choices[0] for dim in self.dims})
+
+    def extremes(self) -> tuple[Arch, ...]:
+        """Architectures whose tensors together cover those of all others, axis by axis.
+
+        One is enough but for GLiT, where more global heads mean fewer local ones.
+        """
+        split = [dim for dim in self.dims if dim.gene == "global_heads" and len(dim.choices) > 1]
+        if not split:
+            return (self.largest(),)
+        top = {dim.name: dim.choices[-1] for dim in self.dims}
+        return self.build(top), self.build(top | {dim.name: dim.choices[0] for dim in split})
+
+    def size(self) -> int:
+        """The exact number of architectures (as genes, also where two of them are the same network)."""
+        total = 0
+        depth_dims = [dim for dim in self.dims if dim.gene == "depth"]
+        for depths in itertools.product(*(dim.choices for dim in depth_dims)):
+            values = {dim.name: depth for dim, depth in zip(depth_dims, depths, strict=True)}
+            total += math.prod(
+                len(dim.choices)
+                for s in range(self.num_stages)
+                for j in range(self._depth(s, values))
+                for dim in self._block_dims(s, j)
+            )
+        return total * math.prod(len(d.choices) for d in self.dims if not d.per_block and d.gene != "depth")
+
+    def enumerate(self) -> Iterator[Arch]:
+        """Every architecture, for small spaces."""
+        free = [dim for dim in self.dims if not dim.per_block]
+        for chosen in itertools.product(*(dim.choices for dim in free)):
+            values = {dim.name: choice for dim, choice in zip(free, chosen, strict=True)}
+            pools = []
+            for stage in range(self.num_stages):
+                per_block = [self.candidates(stage, j) for j in range(self._depth(stage, values))]
+                pools.append(list(itertools.product(*per_block)))
+            for blocks in itertools.product(*pools):
+                yield self.assemble(values, [list(b) for b in blocks])
+
+    def moved(self, deltas: Mapping[str, float], name: str | None = None) -> Space:
+        """The space with the choices of the named dimensions moved."""
+        for wanted in deltas:
+            _ = self[wanted]
+        dims = tuple(d.moved(deltas[d.name]) if deltas.get(d.name) else d for d in self.dims)
+        return dataclasses.replace(self, dims=dims, name=name or self.name)
+
+    def replaced(self, choices: Mapping[str, tuple[Value, ...]], name: str | None = None) -> Space:
+        """The space with other choices in the named dimensions."""
+        for wanted in choices:
+            _ = self[wanted]
+        dims = tuple(dataclasses.replace(d, choices=tuple(choices.get(d.name, d.choices))) for d in self.dims)
+        return dataclasses.replace(self, dims=dims, name=name or self.name)
+
+    # JSON
+
+    def to_dict(self) -> dict[str, Any]:
+        data = dataclasses.asdict(self)
+        for dim in data["dims"]:
+            if dim["high"] == math.inf:
+                del dim["high"]  # JSON has no infinity
+        return data
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Space:
+        try:
+            fields: list[dict[str, Any]] = [
+                {k: tuple(v) if isinstance(v, list) else v for k, v in dim.items()} for dim in data["dims"]
+            ]
+            dims = tuple(Dim(**values) for values in fields)
+            return cls(**{**data, "dims": dims})
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"The search space is not in the form that Space.to_dict writes ({error}).") from None
+
+
+# The spaces of the papers. Lists of choices are what the papers print; slips in print are named where they occur.
+
+
+def _one_stage(gene: str, choices: tuple[Value, ...], step: float = 0.0, **options: Any) -> Dim:
+    return Dim(gene, choices, (1,), step, **options)
+
+
+def _autoformer(
+    name: str, depth: tuple[int, ...], embed: tuple[int, ...], heads: tuple[int, ...], mlp: tuple[float, ...],
+    head_dim: int = 64, patch_size: int = 16,
+) -> Space:  # fmt: skip
+    """AutoFormer Table 1; the evolve steps are the distances between choices."""
+    dims = (
+        _one_stage("depth", depth, 1),
+        _one_stage("embed_dim", embed, embed[1] - embed[0] if len(embed) > 1 else 0),
+        _one_stage("num_heads", heads, heads[1] - heads[0] if len(heads) > 1 else 0, per_block=True),
+        _one_stage("mlp_ratio", mlp, 0.5, per_block=True),
+        _one_stage("head_dim", (head_dim,)),
+    )
+    return Space(name, "autoformer", dims, patch_size=patch_size)
+
+
+def s3_space(
+    name: str, depth: tuple[int, ...], embed: tuple[int, ...], window: tuple[int, ...], heads: tuple[int, ...],
+    mlp: tuple[float, ...], *, steps: tuple[float, float, float, float, float] = (1, 64, 7, 2, 0.5), head_dim: int = 32,
+    num_stages: int = 4, patch_size: int = 4,
+) -> Space:  # fmt: skip
+    """An S3 space that is the same in every stage; `steps` for depth, width, window, heads and MLP ratio.
+
+    S3 section 4.1 prints the lists of heads and MLP ratios swapped; heads and Q-K-V width are one dimension there
+    (heads x 32 = Q-K-V width, whose step of 64 is two heads).
+    """
+    dims = []
+    for stage in range(num_stages):
+        scale = tuple(float(i == stage) for i in range(num_stages))
+        dims += [
+            Dim("depth", depth, scale, steps[0]),
+            Dim("embed_dim", embed, scale, steps[1]),
+            Dim("window_size", window, scale, steps[2], per_block=True),
+            Dim("num_heads", heads, scale, steps[3], per_block=True, unit=head_dim, label="qkv_heads"),
+            Dim("mlp_ratio", mlp, scale, steps[4], per_block=True),
+            Dim("head_dim", (head_dim,), scale),
+        ]
+    return Space(name, "s3", tuple(dims), num_stages=num_stages, patch_size=patch_size)
+
+
+def glit_space(
+    name: str, embed_dim: int, num_heads: int, *, depth: int = 12, kernels: tuple[int, ...] = (17, 31, 45),
+    expansions: tuple[int, ...] = (1, 2, 4), head_dims: tuple[int, ...] | None = None, mlp: tuple[int, ...] = (2, 4, 6),
+    patch_size: int = 16, groups: int = 3,
+) -> Space:  # fmt: skip
+    """GLiT Table 2. The (G, L) split moves in thirds of the heads; d_k = 3 x head_dim is 96, 192, 384 at width 192."""
+    width = embed_dim // num_heads
+    dims = (
+        _one_stage("depth", (depth,)),
+        _one_stage("embed_dim", (embed_dim,)),
+        _one_stage("num_heads", (num_heads,)),
+        _one_stage("global_heads", tuple(num_heads * g // groups for g in range(groups + 1)), per_block=True, low=0),
+        _one_stage("kernel_size", kernels, per_block=True),
+        _one_stage("expansion", expansions, per_block=True),
+        _one_stage("head_dim", head_dims or (width // 2, width, width * 2), per_block=True),
+        _one_stage("mlp_ratio", mlp, per_block=True),
+    )
+    return Space(name, "glit", dims, patch_size=patch_size)
+
+
+def glit_split(space: Space) -> Space:
+    """GLiT's first stage: the (G, L) split is searched, the details of blocks stand at their middle choices."""
+    middle = {d.name: (d.choices[len(d.choices) // 2],) for d in space.dims if d.per_block and d.gene != "global_heads"}
+    return space.replaced(middle, name=f"{space.name}_split")
+
+
+def glit_details(space: Space, arch: Arch) -> Space:
+    """GLiT's second stage: the split of `arch` is fixed, and the details are searched that matter there.
+
+    d_k and d_z in all-global blocks, K and E in all-local ones, E and d_z in mixed ones; the others stand at their
+    middle choices, as in the released network.
+    """
+    searched = {"global": {"head_dim", "mlp_ratio"}, "local": {"kernel_size", "expansion"}}
+    searched["mixed"] = {"expansion", "mlp_ratio"}
+    kinds: dict[str, list[int]] = {}
+    splits: dict[int, list[int]] = {}
+    for j, block in enumerate(arch.stages[0].blocks):
+        assert isinstance(block, GLiTBlock)
+        kind = "local" if not block.global_heads else "mixed" if block.local_heads else "global"
+        kinds.setdefault(kind, []).append(j)
+        splits.setdefault(block.global_heads, []).append(j)
+    dims: list[Dim] = []
+    for dim in space.dims:
+        if dim.gene == "global_heads":
+            dims += [dataclasses.replace(dim, choices=(g,), blocks=tuple(at)) for g, at in sorted(splits.items())]
+        elif dim.per_block:
+            middle = (dim.choices[len(dim.choices) // 2],)
+            free = [j for kind, at in kinds.items() if dim.gene in searched[kind] for j in at]
+            rest = [j for kind, at in kinds.items() if dim.gene not in searched[kind] for j in at]
+            dims += [dataclasses.replace(dim, blocks=tuple(free))] if free else []
+            dims += [dataclasses.replace(dim, choices=middle, blocks=tuple(rest))] if rest else []
+        else:
+            dims.append(dim)
+    return dataclasses.replace(space, name=f"{space.name}_details", dims=tuple(dims))
+
+
+AUTOFORMER_TINY = _autoformer("autoformer_tiny", (12, 13, 14), (192, 216, 240), (3, 4), (3.5, 4))
+AUTOFORMER_SMALL = _autoformer("autoformer_small", (12, 13, 14), (320, 384, 448), (5, 6, 7), (3, 3.5, 4))
+AUTOFORMER_BASE = _autoformer("autoformer_base", (14, 15, 16), (528, 576, 624), (8, 9, 10), (3, 3.5, 4))
+S3_INITIAL = s3_space("s3_initial", (2, 3, 4), (224, 256, 288), (7, 14), (7, 8, 9), (3, 3.5, 4))
+GLIT_TINY = glit_space("glit_tiny", 192, 3)
+GLIT_SMALL = glit_space("glit_small", 384, 6)
+GLIT_BASE = glit_space("glit_base", 768, 12)
+S4_VIT = _autoformer("s4_vit", (12, 13, 14), (336, 360, 384), (2, 4, 6, 8, 10, 12, 14), (3.5, 4))
+# S4's text prints "3, 6, 12 and 12" heads; 24 in stage 4 is Swin's. MLP {3, 3.5, 4} is its text, (3.5, 4) its Table 1.
+S4_SWIN = Space(
+    "s4_swin",
+    "s3",
+    (
+        Dim("embed_dim", (72, 84, 96), (1, 2, 4, 8), 12),
+        Dim("mlp_ratio", (3, 3.5, 4), (1, 1, 1, 1), 0.5),
+        Dim("depth", (4, 6, 8), (0, 0, 1, 0), 2),
+        Dim("depth", (2,), (1, 1, 0, 1), label="other_depths"),
+        Dim("num_heads", (3,), (1, 2, 4, 8)),
+        Dim("window_size", (7,), (1, 1, 1, 1)),
+    ),
+    num_stages=4,
+)
+# One MLP ratio m means (m, m, m/2, m/2), a reading that fits the official 8, 8, 4, 4 and the paper's smallest network.
+S4_SHUNTED = Space(
+    "s4_shunted",
+    "shunted",
+    (
+        Dim("embed_dim", (36, 48, 60), (1, 2, 4, 8), 12),
+        Dim("mlp_ratio", (6, 7, 8), (1, 1, 0.5, 0.5), 1),
+        Dim("depth", (3, 4), (0, 1, 3, 0), 1),
+        Dim("depth", (2,), (1, 0, 0, 0.5), label="other_depths"),
+        Dim("num_heads", (2,), (1, 2, 4, 8)),
+    ),
+    num_stages=4,
+    stem_depth=1,
+)
+S4_CLIP = dataclasses.replace(
+    _autoformer("s4_clip", (3, 4), (336, 360, 384), (2, 4, 6, 8, 10, 12, 14), (3.5, 4)), family="ladder"
+)
+
+SPACES: dict[str, Space] = {
+    space.name: space
+    for space in (
+        AUTOFORMER_TINY, AUTOFORMER_SMALL, AUTOFORMER_BASE, S3_INITIAL, GLIT_TINY, GLIT_SMALL, GLIT_BASE,
+        S4_VIT, S4_SWIN, S4_SHUNTED, S4_CLIP,
+    )
+}  # fmt: skip

@@ -1,0 +1,235 @@
+"""Run configurations: frozen dataclasses that people write in Python and change with `--set`; machines store JSON."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import difflib
+import importlib.util
+import types
+import typing
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from s3zoo.paths import configs_dir
+from s3zoo.space import SPACES, Space
+
+
+@dataclass(frozen=True)
+class Data:
+    """Where images come from, how they are split and how they are seen.
+
+    `name` is "digits" (scikit-learn's, bundled) or whatever `timm.data.create_dataset` reads: "" for a folder or tar
+    file at `root` (with class folders), "torch/cifar10", "hfds/org/name", …
+    """
+
+    name: str = "digits"
+    root: str = ""
+    train_split: str = "train"
+    test_split: str = "test"  # opened once, at the very end
+    download: bool = False  # let torchvision fetch a "torch/…" dataset
+    holdout: int = 10_000  # images carved from the training split for the search; never trained on
+    train_limit: int = 0  # use only so many training images (0: all)
+    num_classes: int = 1000
+    img_size: int = 224
+    in_chans: int = 3
+    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
+    std: tuple[float, ...] = (0.229, 0.224, 0.225)
+    interpolation: str = "bicubic"
+    crop_pct: float = 0.875
+    # augmentation of training images (timm's names)
+    scale: tuple[float, float] = (0.08, 1.0)
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    random_crop_pad: int = 0  # > 0: pad and crop instead of a random resized crop (CIFAR's habit)
+    hflip: float = 0.5
+    color_jitter: float = 0.4
+    auto_augment: str = ""  # e.g. "rand-m9-mstd0.5-inc1"
+    reprob: float = 0.0
+    mixup: float = 0.0
+    cutmix: float = 0.0
+    workers: int = 0
+    max_unreadable: int = 10  # images that cannot be read are skipped and counted up to here
+
+
+@dataclass(frozen=True)
+class Train:
+    """One training: a supernet's, a finetune or a retraining."""
+
+    epochs: int = 300
+    batch_size: int = 1024  # over all ranks
+    accumulate: int = 1  # micro-batches per step
+    opt: str = "adamw"
+    lr: float = 1e-3
+    min_lr: float = 1e-5
+    warmup_epochs: float = 20
+    warmup_lr: float = 1e-6
+    schedule: str = "cosine"  # or "constant"
+    weight_decay: float = 0.05
+    momentum: float = 0.9
+    label_smoothing: float = 0.1
+    drop_path: float = 0.1
+    clip_grad: float = 0.0  # norm; 0: none
+    ema: float = 0.0  # decay of an exponential moving average of the weights; 0: none
+    checkpoint_seconds: float = 60.0
+    # supernets only
+    sampling: str = "uniform"  # "uniform": one architecture a step; "sandwich": largest, smallest and two random ones
+    sharing: str = "entangled"  # or "classical"
+    freeze_unsampled: bool = False  # the paper's words; the official code lets decay and momentum move them
+    warm_start: bool = False  # begin from the previous space's supernet
+
+
+@dataclass(frozen=True)
+class Run:
+    """What every run has."""
+
+    name: str
+    data: Data = field(default_factory=Data)
+    seed: int = 0
+    threads: int = 2  # part of the result: sums depend on it in the last bits
+    device: str = "auto"  # "cpu", "cuda", or "auto"
+    amp: bool = True  # mixed precision, on a GPU only
+
+
+T = TypeVar("T")
+
+
+def load_config(source: str, kind: type[T], folder: str) -> T:
+    """The `config` of a Python file, given by path or by the name of a file in `configs/<folder>`."""
+    known = {path.stem: path for path in sorted((configs_dir() / folder).glob("[!_]*.py"))}
+    path = Path(source).expanduser()
+    if path.suffix != ".py":
+        if source not in known:
+            near = difflib.get_close_matches(source, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else "."
+            raise ValueError(
+                f"No config is called {source!r}; there are {', '.join(known)}, or give a path ending in .py{hint}"
+            )
+        path = known[source]
+    if not path.is_file():
+        raise ValueError(f"No config file at {source!r}; give a path ending in .py or one of {', '.join(known)}.")
+    spec = importlib.util.spec_from_file_location(f"s3zoo_config_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except (SyntaxError, NameError, ImportError, TypeError, AttributeError) as error:
+        raise ValueError(f"The config {source!r} cannot be read: {type(error).__name__}: {error}.") from error
+    config = getattr(module, "config", None)
+    if not isinstance(config, kind):
+        raise ValueError(
+            f"The config {source!r} must define `config`, a {kind.__name__}; it has {type(config).__name__}."
+        )
+    return config
+
+
+# `--set a.b=value`
+
+
+def overridden(config: T, settings: Sequence[str]) -> T:
+    """The config with `path=value` settings applied, each checked against the field's type."""
+    for setting in settings:
+        path, equals, text = setting.partition("=")
+        if not equals:
+            raise ValueError(f"--set was given {setting!r}; write it as name=value, for example supernet.lr=1e-3.")
+        config = _set(config, path.strip().split("."), text.strip(), path.strip())
+    return config
+
+
+def _set(config: Any, parts: list[str], text: str, path: str) -> Any:
+    names = [f.name for f in dataclasses.fields(config)]
+    head, *rest = parts
+    if head not in names:
+        valid = list(keys(config))
+        done = path[: len(path) - len(".".join(parts))]
+        near = difflib.get_close_matches(".".join(parts), valid, n=1, cutoff=0.4) or difflib.get_close_matches(
+            head, names, n=1
+        )
+        hint = f"did you mean {done + near[0]!r}?" if near else f"valid here: {', '.join(names)}."
+        raise ValueError(f"--set names the unknown key {path!r}; {hint}")
+    value = getattr(config, head)
+    hint_type = typing.get_type_hints(type(config))[head]
+    if rest:
+        if not dataclasses.is_dataclass(value):
+            raise ValueError(f"--set names {path!r}, but {head!r} holds no further keys; set {head!r} itself.")
+        return dataclasses.replace(config, **{head: _set(value, rest, text, path)})
+    return dataclasses.replace(config, **{head: _parse(text, hint_type, path)})
+
+
+def _parse(text: str, kind: Any, path: str) -> Any:
+    if kind is str:
+        return text
+    if isinstance(kind, type) and issubclass(kind, Space):
+        if text not in SPACES:
+            raise ValueError(f"{path} is {text!r}, but must be one of {', '.join(SPACES)}.")
+        return SPACES[text]
+    if kind is bool:
+        if text.lower() not in ("true", "false"):
+            raise ValueError(f"{path} is {text!r}, but must be true or false.")
+        return text.lower() == "true"
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        value = text
+    return check_type(value, kind, path)
+
+
+def check_type(value: Any, kind: Any, path: str) -> Any:
+    """The value in the field's type, or a sentence."""
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        for option in args:
+            try:
+                return check_type(value, option, path)
+            except ValueError:
+                continue
+    elif kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    elif origin is tuple and isinstance(value, list | tuple):
+        inner = [args[0]] * len(value) if len(args) == 2 and args[1] is Ellipsis else list(args)
+        if len(inner) == len(value):
+            return tuple(check_type(v, k, path) for v, k in zip(value, inner, strict=True))
+    elif kind is type(None) and value is None:
+        return None
+    elif isinstance(kind, type) and isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
+        return value
+    name = getattr(kind, "__name__", str(kind)) if origin is None else str(kind).replace("typing.", "")
+    raise ValueError(f"{path} is {value!r}, but must be of type {name}.")
+
+
+def keys(config: Any, prefix: str = "") -> Iterator[str]:
+    """Every settable key, dotted."""
+    for f in dataclasses.fields(config):
+        value = getattr(config, f.name)
+        if dataclasses.is_dataclass(value) and not isinstance(value, Space):
+            yield from keys(value, f"{prefix}{f.name}.")
+        else:
+            yield prefix + f.name
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """The config as plain JSON values."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Space):
+            return value.to_dict()
+        if dataclasses.is_dataclass(value):
+            return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        if isinstance(value, dict):
+            return {k: plain(v) for k, v in value.items()}
+        return [plain(v) for v in value] if isinstance(value, list | tuple) else value
+
+    return plain(config)
+
+
+def difference(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
+    """The dotted keys in which two stored configs differ."""
+    changed = []
+    for key in sorted(old.keys() | new.keys()):
+        a, b = old.get(key), new.get(key)
+        if isinstance(a, dict) and isinstance(b, dict):
+            changed += difference(a, b, f"{prefix}{key}.")
+        elif a != b:
+            changed.append(prefix + key)
+    return changed

@@ -1,0 +1,425 @@
+"""Images as a network sees them: in which order, augmented how, and who sees which.
+
+Every random choice is a function of its arguments: the split of the seed, the order of an epoch of (seed, epoch), the
+augmentation of a sample of (seed, epoch, index), Mixup of (seed, step). So batches do not depend on the number of
+workers, an epoch can start in its middle, and ranks agree without talking.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.lib.stride_tricks import sliding_window_view
+from PIL import Image
+from timm.data import Mixup, auto_augment, create_transform
+from timm.data.random_erasing import RandomErasing
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from s3zoo.training.config import Data
+from s3zoo.training.splits import (
+    AUGMENT,
+    MIXUP,
+    ORDER,
+    Split,
+    balanced_order,
+    check_classes,
+    check_folders,
+    divided,
+    hashed,
+    open_split,
+    uniform,
+)
+
+CACHE_BYTES = 256 * 2**20  # decoded training images up to here stay in memory
+SEARCH_BYTES = 2 * 2**30  # so do the held-out images
+INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "box", "hamming", "lanczos")
+
+Batch = tuple[Tensor, Tensor]  # images and targets
+
+
+@contextmanager
+def global_generators_kept() -> Iterator[None]:
+    """timm's augmentations draw from global generators: give those back as they were."""
+    kept = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(kept[0])
+        np.random.set_state(kept[1])
+        torch.set_rng_state(kept[2])
+
+
+def normalised(images: np.ndarray, config: Data) -> Tensor:
+    """Bytes (n, channels, height, width) -> floats, bit for bit as timm's transforms give them.
+
+    In numpy, because threads that wait for each other on a busy machine cost more here than they gain.
+    """
+    mean, std = (np.array(values, np.float32).reshape(1, -1, 1, 1) for values in (config.mean, config.std))
+    floats = images.astype(np.float32)
+    floats /= np.float32(255)
+    floats -= mean
+    floats /= std
+    return torch.from_numpy(floats)
+
+
+# Datasets in the loader's sense, used by workers if there are any
+
+
+class Decoder:
+    """Chunks of image indices -> byte arrays, None where unreadable.
+
+    With a crop, (channels, height, width) as timm's evaluation sees the image; without, the image as it is.
+    """
+
+    def __init__(self, split: Split, config: Data, crop_pct: float | None) -> None:
+        self.split, self.crop_pct = split, crop_pct
+        self.mode = "L" if config.in_chans == 1 else "RGB"
+        self.size = (config.img_size, config.img_size)
+        self.resized = create_transform(
+            config.img_size, interpolation=config.interpolation, crop_pct=crop_pct, normalize=False
+        )
+
+    def read(self, index: int) -> np.ndarray | None:
+        image = self.split.image(index, self.mode)
+        if image is None:
+            return None
+        if self.crop_pct is None:
+            return np.array(image)
+        if self.crop_pct == 1 and image.size == self.size:  # nothing to do, and timm takes long to do it
+            return channels_first(image)
+        return self.resized(image).numpy()
+
+    def __getitem__(self, indices: np.ndarray) -> list[np.ndarray | None]:
+        return [self.read(int(index)) for index in indices]
+
+
+def channels_first(image: Image.Image) -> np.ndarray:
+    return np.ascontiguousarray(np.atleast_3d(np.array(image)).transpose(2, 0, 1))  # (channels, height, width)
+
+
+def posterized(image: Image.Image, bits: int, **options: Any) -> Image.Image:
+    """timm's strongest posterisation keeps 0 bits: a black image, which newer Pillows refuse to make."""
+    return auto_augment.posterize(image, bits, **options) if bits > 0 else image.point(lambda value: 0)
+
+
+class TrainImages:
+    """(epoch, positions) -> augmented images, targets, and the positions known to be unreadable.
+
+    An unreadable image is replaced by the next readable one, so that batches keep their size.
+    """
+
+    def __init__(self, split: Split, indices: np.ndarray, config: Data, seed: int) -> None:
+        self.indices, self.config, self.seed = indices, config, seed
+        self.targets = split.targets[indices]
+        # Whole images, perhaps shifted and flipped, need no resized crop: a batch is done at once.
+        self.whole = config.random_crop_pad > 0 or (tuple(config.scale), tuple(config.ratio)) == ((1, 1), (1, 1))
+        try:
+            self.crop, self.colour, _ = create_transform(
+                config.img_size,
+                interpolation=config.interpolation,
+                is_training=True,
+                separate=True,
+                scale=config.scale,
+                ratio=config.ratio,
+                hflip=config.hflip,
+                color_jitter=config.color_jitter or None,  # type: ignore[arg-type]
+                auto_augment=config.auto_augment or None,
+                mean=config.mean if config.in_chans == 3 else config.mean * 3,  # see _augmented
+            )
+        except (AssertionError, KeyError, ValueError, IndexError) as error:
+            raise ValueError(
+                f"data.auto_augment is {config.auto_augment!r}, which timm does not understand; write for example"
+                " 'rand-m9-mstd0.5-inc1', or leave it empty."
+            ) from error
+        self.erase = RandomErasing(config.reprob, mode="pixel", device="cpu") if config.reprob else None
+        for transform in self.colour.transforms:
+            for op in [*getattr(transform, "ops", ()), *chain(*getattr(transform, "policy", ()))]:
+                if op.aug_fn is auto_augment.posterize:
+                    op.aug_fn = posterized
+        self.decoder = Decoder(split, config, 1.0 if self.whole else None)
+        self.broken: set[int] = set()
+        self.cache: Any = None  # position -> array
+        self.readable = np.arange(len(indices))  # position -> itself or its substitute, once everything was read
+
+    def fill_cache(self, workers: int) -> None:
+        """Keep all decoded images in memory if they are small enough; to be called before workers are forked."""
+        tries = self.indices[: self.config.max_unreadable + 1]
+        sample = next((a for a in map(self.decoder.read, tries.tolist()) if a is not None), None)
+        if sample is None or sample.nbytes * len(self.indices) > CACHE_BYTES:
+            return
+        arrays: list[np.ndarray | None] = []
+        size = 0
+        for array in decoded(self.decoder, self.indices, workers):
+            arrays.append(array)
+            size += 0 if array is None else array.nbytes
+            if size > CACHE_BYTES:  # the first image was a small one
+                return
+        good = np.array([k for k, array in enumerate(arrays) if array is not None])
+        self.broken = set(range(len(arrays))) - set(good.tolist())
+        self.readable = good[np.searchsorted(good, np.arange(len(arrays))) % len(good)]
+        self.cache = np.stack([sample if a is None else a for a in arrays]) if self.whole else arrays
+
+    def _fetch(self, positions: np.ndarray) -> tuple[Any, np.ndarray] | None:
+        """Decoded images and the positions they come from; None if too many are unreadable."""
+        if self.cache is not None:
+            used = self.readable[positions]
+            return (self.cache[used] if self.whole else [self.cache[k] for k in used]), used
+        arrays, places = [], []
+        for position in positions.tolist():
+            while position in self.broken or (array := self.decoder.read(int(self.indices[position]))) is None:
+                self.broken.add(position)
+                if len(self.broken) > min(self.config.max_unreadable, len(self.indices) - 1):
+                    return None
+                position = (position + 1) % len(self.indices)
+            arrays.append(array)
+            places.append(position)
+        return (np.stack(arrays) if self.whole else arrays), np.array(places)
+
+    def __getitem__(self, key: tuple[int, np.ndarray]) -> tuple[Tensor | None, Tensor | None, set[int]]:
+        epoch, positions = key
+        fetched = self._fetch(positions)
+        if fetched is None:
+            return None, None, self.broken
+        arrays, used = fetched
+        draws = hashed(self.seed, AUGMENT, epoch, self.indices[positions])
+        if self.whole:
+            arrays = self._shifted(arrays, draws)
+        if self.whole and not self.colour.transforms and self.erase is None:
+            images = normalised(arrays, self.config)
+        else:
+            with global_generators_kept():
+                images = torch.stack([self._augmented(a, int(draw)) for a, draw in zip(arrays, draws, strict=True)])
+        return images, torch.from_numpy(self.targets[used]), self.broken
+
+    def _shifted(self, images: np.ndarray, draws: np.ndarray) -> np.ndarray:
+        """Pad with black, crop at a random place, flip at random: each image by its own draw."""
+        n, channels, height, width = images.shape
+        if pad := self.config.random_crop_pad:
+            padded = np.zeros((n, channels, height + 2 * pad, width + 2 * pad), np.uint8)
+            padded[:, :, pad : pad + height, pad : pad + width] = images
+            top, left = ((uniform(hashed(draws, axis)) * (2 * pad + 1)).astype(int) for axis in (0, 1))
+            windows = sliding_window_view(padded, (height, width), axis=(2, 3))  # type: ignore[call-overload]
+            images = windows[np.arange(n), :, top, left]  # (n, channels, height, width)
+        flip = uniform(hashed(draws, 2)) < self.config.hflip
+        images[flip] = images[flip, :, :, ::-1]
+        return images
+
+    def _augmented(self, array: np.ndarray, draw: int) -> Tensor:
+        """timm's augmentations of one image."""
+        random.seed(draw)
+        np.random.seed(draw & 0xFFFFFFFF)
+        torch.default_generator.manual_seed(draw >> 1)  # torch.manual_seed would touch CUDA's generators too
+        if self.whole:
+            array = array[0] if len(array) == 1 else np.ascontiguousarray(array.transpose(1, 2, 0))
+        image = Image.fromarray(array)  # from (height, width) or (height, width, channels)
+        if not self.whole:
+            image = self.crop(image)
+        if self.colour.transforms:  # made for colours; plain grey survives the way there and back unchanged
+            image = self.colour(image.convert("RGB")).convert(self.decoder.mode)
+        tensor = normalised(channels_first(image)[None], self.config)[0]
+        return tensor if self.erase is None else self.erase(tensor)
+
+
+def decoded(decoder: Decoder, indices: np.ndarray, workers: int, chunk: int = 64) -> Iterator[np.ndarray | None]:
+    """The images in order; workers help if there is enough for them to do."""
+    chunks = [indices[start : start + chunk] for start in range(0, len(indices), chunk)]
+    for arrays in make_loader(decoder, chunks, workers if len(chunks) >= 8 else 0):
+        yield from arrays
+
+
+def make_loader(dataset: Any, keys: Sequence[Any], workers: int, keep: bool = False) -> DataLoader:
+    return DataLoader(
+        dataset,
+        sampler=keys,
+        batch_size=None,
+        collate_fn=as_it_is,
+        num_workers=workers,
+        persistent_workers=keep and workers > 0,
+        worker_init_fn=leave_process_group,
+        generator=torch.Generator(),  # else it would draw from the global one
+    )
+
+
+def as_it_is(batch: Any) -> Any:
+    return batch
+
+
+def leave_process_group(worker: int) -> None:
+    """Ctrl-C is for the main process, which saves first and then ends its workers."""
+    if hasattr(os, "setpgid"):
+        os.setpgid(0, 0)
+
+
+class ImageData:
+    """The training, search and test images of a run."""
+
+    def __init__(self, config: Data, seed: int, *, rank: int = 0, world: int = 1) -> None:
+        self.config, self.seed, self.rank, self.world = config, seed, rank, world
+        if config.in_chans not in (1, 3) or not len(config.mean) == len(config.std) == config.in_chans:
+            raise ValueError(
+                f"data.in_chans is {config.in_chans}, data.mean has {len(config.mean)} values and data.std"
+                f" {len(config.std)}; use 1 (grey) or 3 (colour) channels and as many values in each."
+            )
+        if config.interpolation not in INTERPOLATIONS:
+            raise ValueError(
+                f"data.interpolation is {config.interpolation!r}, but must be one of {', '.join(INTERPOLATIONS)}."
+            )
+        self.split = open_split(config, config.train_split)
+        self.classes = self.split.classes
+        self.num_classes = len(self.classes)
+        if config.num_classes != self.num_classes:
+            raise ValueError(
+                f"data.num_classes is {config.num_classes}, but {self.split.where} has {self.num_classes} classes;"
+                f" set data.num_classes={self.num_classes}."
+            )
+        self.search_indices, self.train_indices = divided(self.split, config, seed)
+        self.train_size = len(self.train_indices)
+        self.unreadable: dict[str, None] = {}  # names, in the order of discovery
+        self._train = TrainImages(self.split, self.train_indices, config, seed)
+        self._keys: list[Any] = []  # of the epoch's batches; the loader and its workers outlive an epoch
+        self._loader: DataLoader | None = None
+        self._epochs_begun = 0
+        self._calibration: tuple[int, np.ndarray] | None = None
+        self._test: Split | None = None
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Changes with the training images or their division; the test split is not looked at."""
+        sha = hashlib.sha256(self.split.digest())
+        for indices in (self.train_indices, self.search_indices):
+            sha.update(len(indices).to_bytes(8, "little") + indices.astype("<i8").tobytes())
+        return sha.hexdigest()
+
+    def check_splits(self) -> None:
+        """Complain early about a missing test split or other class folders in it; no file is opened."""
+        check_folders(self.config)
+
+    def _skip(self, split: Split, indices: Sequence[int], stop: bool = False) -> None:
+        self.unreadable.update(dict.fromkeys(os.path.join(split.where, split.name(index)) for index in indices))
+        if stop or len(self.unreadable) > self.config.max_unreadable:
+            first = ", ".join(list(self.unreadable)[:3])
+            raise ValueError(
+                f"At least {len(self.unreadable)} images cannot be read (first: {first}), and data.max_unreadable is"
+                f" {self.config.max_unreadable}; repair or remove them, or raise data.max_unreadable."
+            )
+
+    # Training
+
+    def train_batches(
+        self, epoch: int, batch_size: int, start_batch: int = 0
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """This rank's (images, targets, rows) of each global batch of an epoch; rows are places in the global batch.
+
+        Mirrored places stay together, so that Mixup's partner (the batch in reverse) is on the same rank.
+        """
+        if self.world > 1 and batch_size % (2 * self.world):
+            raise ValueError(
+                f"batch_size is {batch_size}, but for {self.world} processes must be a multiple of {2 * self.world}."
+            )
+        if not 0 < batch_size <= self.train_size:
+            raise ValueError(f"batch_size is {batch_size}, but there are {self.train_size} training images.")
+        place = np.arange(batch_size)
+        rows = place[np.minimum(place, batch_size - 1 - place) % self.world == self.rank]
+        order = np.argsort(hashed(self.seed, ORDER, epoch, np.arange(self.train_size)), kind="stable")
+        if self._loader is None:
+            self._train.fill_cache(self.config.workers)
+            self._loader = make_loader(self._train, self._keys, self.config.workers, keep=True)
+        self._keys[:] = [
+            (epoch, order[batch * batch_size + rows]) for batch in range(start_batch, self.train_size // batch_size)
+        ]
+        self._epochs_begun += 1
+        return self._epoch(self._epochs_begun, iter(self._loader), torch.from_numpy(rows))
+
+    def _epoch(self, number: int, batches: Iterator[Any], rows: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        for images, targets, broken in batches:
+            assert number == self._epochs_begun, "a newer epoch has taken the workers over"
+            if broken:
+                self._skip(self.split, self.train_indices[sorted(broken)].tolist(), stop=images is None)
+            yield images, targets, rows
+
+    def mixup(self, images: Tensor, targets: Tensor, step: int, smoothing: float = 0.0) -> Batch:
+        """Mixup or CutMix of a rank's batch, targets becoming smoothed probabilities; if off, nothing changes."""
+        if not (self.config.mixup or self.config.cutmix):
+            return images, targets
+        if len(images) % 2:
+            raise ValueError(f"Mixup and CutMix pair images, but the batch has {len(images)}; use an even batch_size.")
+        mix = Mixup(self.config.mixup, self.config.cutmix, label_smoothing=smoothing, num_classes=self.num_classes)
+        with global_generators_kept():
+            np.random.seed(int(hashed(self.seed, MIXUP, step)[0]) & 0xFFFFFFFF)
+            return mix(images.clone(), targets)
+
+    # Evaluation
+
+    def _read(self, split: Split, indices: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+        """Indices and bytes of those of the images that can be read."""
+        arrays = decoded(Decoder(split, self.config, self.config.crop_pct), indices, self.config.workers)
+        for index, array in zip(indices.tolist(), arrays, strict=True):
+            if array is None:
+                self._skip(split, [index])
+            else:
+                yield index, array
+
+    def _stacked(self, items: Sequence[tuple[int, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+        size = self.config.img_size
+        images = np.zeros((len(items), self.config.in_chans, size, size), np.uint8)
+        for place, (_, array) in enumerate(items):
+            images[place] = array
+        return np.array([index for index, _ in items], int), images
+
+    @cached_property
+    def _search(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """The indices of the readable held-out images, and their bytes if these fit into memory."""
+        if len(self.search_indices) * self.config.in_chans * self.config.img_size**2 <= SEARCH_BYTES:
+            return self._stacked(list(self._read(self.split, self.search_indices)))
+        return np.array([index for index, _ in self._read(self.split, self.search_indices)], int), None
+
+    @property
+    def search_size(self) -> int:
+        """The number of held-out images that can be read."""
+        return len(self._search[0])
+
+    def search_range(self, start: int, stop: int) -> Batch:
+        """Held-out images start … stop - 1 of a fixed order, every beginning of which is balanced over classes."""
+        indices, images = self._search
+        part = indices[start:stop]
+        chosen = self._stacked(list(self._read(self.split, part)))[1] if images is None else images[start:stop]
+        return normalised(chosen, self.config), torch.from_numpy(self.split.targets[part])
+
+    def search_images(self, batch_size: int = 256) -> Iterator[Batch]:
+        """All held-out images, in the order of `search_range`."""
+        for start in range(0, self.search_size, batch_size):
+            yield self.search_range(start, start + batch_size)
+
+    def calibration_batches(self, count: int, batch_size: int = 256) -> Iterator[Tensor]:
+        """`count` training images, balanced over classes, without augmentation: for BatchNorm's statistics."""
+        if self._calibration is None or self._calibration[0] != count:
+            order = balanced_order(self.split.targets, self.seed)
+            chosen = order[np.isin(order, self.train_indices)][:count]
+            self._calibration = count, self._stacked(list(self._read(self.split, chosen)))[1]
+        images = self._calibration[1]
+        for start in range(0, len(images), batch_size):
+            yield normalised(images[start : start + batch_size], self.config)
+
+    def test_batches(self, batch_size: int = 256) -> Iterator[Batch]:
+        """Opens the test split: for the very end of a run."""
+        if self._test is None:
+            test = open_split(self.config, self.config.test_split)
+            check_classes(self.classes, test.classes, test.where)
+            self._test = test
+        return self._test_batches(self._test, batch_size)
+
+    def _test_batches(self, split: Split, batch_size: int) -> Iterator[Batch]:
+        items = self._read(split, np.arange(len(split)))
+        while part := [item for _, item in zip(range(batch_size), items, strict=False)]:
+            indices, images = self._stacked(part)
+            yield normalised(images, self.config), torch.from_numpy(split.targets[indices])

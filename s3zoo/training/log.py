@@ -1,0 +1,103 @@
+"""What is seen while a run goes on: lines on the terminal and in `log.txt`, a progress bar, TensorBoard curves."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+_PLAIN_SECONDS = 20.0  # between progress lines where there is no terminal
+
+
+class Progress:
+    """A bar on a terminal, a line now and then elsewhere."""
+
+    def __init__(self, log: Log, name: str, total: int, start: int, quiet: bool) -> None:
+        self._log, self._name, self._total, self._begin = log, name, total, start
+        self._started = self._last = time.monotonic()
+        self._bar = None
+        self._quiet = quiet
+        if not quiet and sys.stderr.isatty():
+            self._bar = tqdm(total=total, initial=start, desc=name, leave=False, dynamic_ncols=True)
+
+    def update(self, done: int, **values: float) -> None:
+        if self._quiet:
+            return
+        if self._bar is not None:
+            self._bar.set_postfix({k: f"{v:.4g}" for k, v in values.items()}, refresh=False)
+            self._bar.update(done - self._bar.n)
+            return
+        now = time.monotonic()
+        if now - self._last >= _PLAIN_SECONDS and done < self._total:
+            self._last = now
+            left = (now - self._started) / max(1, done - self._begin) * (self._total - done)
+            numbers = " ".join(f"{k} {v:.4g}" for k, v in values.items())
+            self._log.say(f"{self._name}: {done}/{self._total} {numbers} (about {_duration(left)} left)")
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+
+class Log:
+    """The voice of a run. Only the first rank speaks."""
+
+    def __init__(self, folder: Path | None, *, speaks: bool = True, tensorboard: bool = True) -> None:
+        self._folder, self._speaks = folder, speaks
+        self._progress: Progress | None = None
+        self._writer: Any = None
+        self._tensorboard = tensorboard and folder is not None and speaks
+        if folder is not None and speaks:
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def say(self, text: str) -> None:
+        if not self._speaks:
+            return
+        tqdm.write(text, file=sys.stdout)
+        sys.stdout.flush()
+        if self._folder is not None:
+            with open(self._folder / "log.txt", "a", encoding="utf-8") as file:
+                file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+
+    def progress(self, name: str, total: int, start: int = 0) -> Progress:
+        self.close_progress()
+        self._progress = Progress(self, name, total, start, quiet=not self._speaks)
+        return self._progress
+
+    def close_progress(self) -> None:
+        if self._progress is not None:
+            self._progress.close()
+            self._progress = None
+
+    def metrics(self, name: str, step: int, values: dict[str, float]) -> None:
+        """A line for people and points for TensorBoard."""
+        self.say(f"{name}: epoch {step + 1}: " + ", ".join(f"{k} {v:.4g}" for k, v in values.items()))
+        self.curve(name, step, values)
+
+    def curve(self, name: str, step: int, values: dict[str, float]) -> None:
+        if not self._tensorboard:
+            return
+        if self._writer is None:
+            from torch.utils.tensorboard import (
+                SummaryWriter,
+            )  # slow to import, so only when there is something to write
+
+            self._writer = SummaryWriter(str(self._folder / "tensorboard"))  # type: ignore[operator]
+        for key, value in values.items():
+            self._writer.add_scalar(f"{name}/{key}", value, step)
+
+    def close(self) -> None:
+        self.close_progress()
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,378 @@
+"""One training loop for supernets, retraining and finetuning.
+
+Step t is a function of (seed, t): its batch, augmentation, Mixup, architectures and drop-path masks. So every rank
+knows them without talking, an epoch can start in its middle, and a run resumed from a checkpoint is the same run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from timm.optim import create_optimizer_v2
+from timm.scheduler import CosineLRScheduler
+from torch import Tensor, nn
+
+from s3zoo.arch import Arch
+from s3zoo.models.layers import DropPath
+from s3zoo.space import Space
+from s3zoo.supernet import Supernet
+from s3zoo.training import checkpoint
+from s3zoo.training.config import Train
+from s3zoo.training.data import ImageData
+from s3zoo.training.distributed import Ranks
+from s3zoo.training.log import Log
+
+
+class Interrupted(Exception):
+    """The user asked to stop; everything is saved."""
+
+
+def number(*parts: Any) -> int:
+    """A seed from a name: the same on every machine, independent for different names."""
+    digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
+
+
+class Stop:
+    """Ctrl-C and SIGTERM ask for a stop at the next safe moment; a second Ctrl-C does not wait."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def _ask(self, signum: int, frame: FrameType | None) -> None:
+        if self.asked and signum == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.asked = True
+
+    @contextmanager
+    def listening(self) -> Iterator[Stop]:
+        before = {s: signal.signal(s, self._ask) for s in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield self
+        finally:
+            for number_, handler in before.items():
+                signal.signal(number_, handler)
+
+
+# What is trained
+
+
+class Trainee(Protocol):
+    """Weights, and the models whose losses are summed in a step."""
+
+    weights: dict[str, nn.Parameter]
+    no_decay: set[str]
+    gradient: Tensor  # flat, with two more places at the end for numbers that ranks must agree on
+
+    def models(self, step: int) -> list[nn.Module]: ...
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None: ...
+    def after_step(self, optimizer: torch.optim.Optimizer) -> None: ...
+    def buffers(self) -> dict[str, Tensor]: ...
+
+
+class SupernetTrainee:
+    """Uniform (one architecture a step) or sandwich (largest, smallest, two random ones) training."""
+
+    def __init__(self, supernet: Supernet, train: Train, seed: int) -> None:
+        if train.sampling not in ("uniform", "sandwich"):
+            raise ValueError(f"sampling is {train.sampling!r}, but must be 'uniform' or 'sandwich'.")
+        self.supernet, self.train, self.seed = supernet, train, seed
+        self.weights, self.no_decay, self.gradient = supernet.bank, supernet.no_decay, supernet.gradient
+        self._archs: list[Arch] = []
+        self._before: dict[tuple[str, str], Tensor] = {}
+
+    def models(self, step: int) -> list[nn.Module]:
+        self._archs = step_archs(self.supernet.space, self.train.sampling, self.seed, step)
+        return [self.supernet.subnet(arch) for arch in self._archs]
+
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Let the optimizer skip what no architecture of this step uses."""
+        if self.supernet.sharing == "classical":
+            self.supernet.attach_gradients({name for arch in self._archs for name, _ in self.supernet.used(arch)})
+        elif self.train.freeze_unsampled:
+            self._before = {key: value.clone() for key, value in self._movable(optimizer)}
+
+    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
+        if self.supernet.sharing == "classical":
+            self.supernet.attach_gradients()
+        elif self.train.freeze_unsampled:
+            self._restore_unsampled(optimizer)
+
+    def _movable(self, optimizer: torch.optim.Optimizer) -> Iterator[tuple[tuple[str, str], Tensor]]:
+        """The weights and the optimizer's memory of them, element by element."""
+        for name, weight in self.weights.items():
+            yield (name, ""), weight.detach()
+            for key, value in optimizer.state.get(weight, {}).items():
+                if torch.is_tensor(value) and value.shape == weight.shape:
+                    yield (name, key), value
+
+    def _restore_unsampled(self, optimizer: torch.optim.Optimizer) -> None:
+        """Undo the step where no architecture of it reached."""
+        sampled = {name: torch.zeros_like(weight, dtype=torch.bool) for name, weight in self.weights.items()}
+        for arch in self._archs:
+            for name, corner in self.supernet.used(arch):
+                sampled[name][corner] = True
+        for (name, key), value in self._movable(optimizer):
+            before = self._before.get((name, key))  # None: the optimizer's memory began in this step
+            value.copy_(torch.where(sampled[name], value, torch.zeros_like(value) if before is None else before))
+
+    def buffers(self) -> dict[str, Tensor]:
+        return {}
+
+
+class ModelTrainee:
+    """One static model."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.weights = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        exempt: set[str] = getattr(model, "no_weight_decay", set)()
+        self.no_decay = {name for name, p in self.weights.items() if p.ndim <= 1 or name in exempt}
+        total = sum(p.numel() for p in self.weights.values())
+        device = next(iter(self.weights.values())).device
+        self.gradient = torch.zeros(total + 2, device=device)
+        start = 0
+        for weight in self.weights.values():
+            weight.grad = self.gradient[start : start + weight.numel()].view(weight.shape)
+            start += weight.numel()
+
+    def models(self, step: int) -> list[nn.Module]:
+        return [self.model]
+
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None: ...
+
+    def after_step(self, optimizer: torch.optim.Optimizer) -> None: ...
+
+    def buffers(self) -> dict[str, Tensor]:
+        return {name: b for name, b in self.model.named_buffers() if b.numel()}
+
+
+def step_archs(space: Space, sampling: str, seed: int, step: int) -> list[Arch]:
+    """The architectures of a step."""
+    rng = random.Random(number(seed, "arch", step))
+    if sampling == "uniform":
+        return [space.sample(rng)]
+    return [space.largest(), space.smallest(), space.sample(rng), space.sample(rng)]
+
+
+# The loop
+
+
+def fit(
+    trainee: Trainee,
+    train: Train,
+    data: ImageData,
+    *,
+    seed: int,
+    ranks: Ranks,
+    folder: Path,
+    log: Log,
+    name: str,
+    stop: Stop | None = None,
+    amp: bool = False,
+    at_epoch_end: Any = None,
+) -> list[dict[str, Any]]:
+    """Train to the end, from the newest checkpoint in `folder` if there is one; returns the epochs' records.
+
+    `at_epoch_end(epoch)` may add to the record of an epoch.
+    """
+    stop = stop or Stop()
+    steps_per_epoch = data.train_size // train.batch_size
+    if steps_per_epoch < 1:
+        raise ValueError(
+            f"batch_size is {train.batch_size}, but there are only {data.train_size} training images; lower it."
+        )
+    if train.batch_size % (ranks.world * train.accumulate):
+        raise ValueError(
+            f"batch_size is {train.batch_size}, but must be a multiple of ranks x accumulate,"
+            f" {ranks.world} x {train.accumulate}."
+        )
+    total = train.epochs * steps_per_epoch
+    optimizer = _optimizer(trainee, train)
+    schedule = _schedule(optimizer, train, steps_per_epoch)
+    average = {n: w.detach().clone() for n, w in trainee.weights.items()} if train.ema else {}
+
+    start, running = 0, (0.0, 0)
+    saved = checkpoint.load(folder, log.say)
+    if saved is not None:
+        tensors, state = saved
+        _restore(trainee, optimizer, average, tensors)
+        start, running = state["step"], tuple(state["running"])  # type: ignore[assignment]
+        if start < total:
+            log.say(f"{name}: resumed at step {start} of {total}")
+    records = ranks.first_first(
+        lambda: checkpoint.Records(folder / "epochs.jsonl", keep=lambda row: row["step"] <= start, write=ranks.first)
+    )
+
+    def save(step: int) -> None:
+        if ranks.first:
+            tensors = _state(trainee, optimizer, average)
+            checkpoint.save(folder, step, tensors, {"running": running})
+
+    last_save = time.monotonic()
+    meter = log.progress(name, total, start)
+    step = start
+    while step < total:
+        epoch, first = divmod(step, steps_per_epoch)
+        batches = data.train_batches(epoch, train.batch_size, start_batch=first)
+        for images, targets, rows in batches:
+            images, targets = images.to(ranks.device), targets.to(ranks.device)
+            images, targets = data.mixup(images, targets, step, train.label_smoothing)
+            schedule.step_update(step) if schedule is not None else None
+            loss = _step(trainee, optimizer, images, targets, rows, train, step, seed, ranks, amp, stop)
+            if not math.isfinite(loss):
+                log.close_progress()
+                good = (
+                    "the last good checkpoint is kept"
+                    if checkpoint.load(folder, lambda _: None)
+                    else "nothing was saved yet"
+                )
+                raise ValueError(
+                    f"{name}: the loss became {loss} at step {step}; {good} in {folder}. Lower the learning rate"
+                    f" ({train.lr:g}) or set clip_grad, and start again."
+                )
+            if train.ema:
+                torch._foreach_lerp_(
+                    list(average.values()), [w.detach() for w in trainee.weights.values()], 1 - train.ema
+                )
+            step += 1
+            running = (running[0] + loss, running[1] + 1)
+            meter.update(step, loss=running[0] / running[1])
+            asked = bool(trainee.gradient[-1] > 0)
+            if step % steps_per_epoch == 0:
+                lr = optimizer.param_groups[0]["lr"]
+                row = {"epoch": epoch, "step": step, "loss": running[0] / running[1], "lr": lr}
+                running = (0.0, 0)
+                if at_epoch_end is not None:
+                    row |= at_epoch_end(epoch)
+                records.append([row])
+                log.metrics(name, epoch, {k: v for k, v in row.items() if k not in ("epoch", "step")})
+            # Ranks agree on the moment by the clock of the first one only at a stop: saving needs no agreement.
+            if asked or step == total or time.monotonic() - last_save > train.checkpoint_seconds:
+                save(step)
+                last_save = time.monotonic()
+            if asked:
+                log.close_progress()
+                raise Interrupted(f"{name}: stopped at step {step} of {total}; the same command resumes there.")
+            if step % steps_per_epoch == 0:
+                break
+    log.close_progress()
+    if train.ema:  # what was averaged is what is used from here on
+        with torch.no_grad():
+            for key, weight in trainee.weights.items():
+                weight.copy_(average[key])
+    return records.rows
+
+
+def _step(
+    trainee: Trainee, optimizer: torch.optim.Optimizer, images: Tensor, targets: Tensor, rows: Tensor, train: Train,
+    step: int, seed: int, ranks: Ranks, amp: bool, stop: Stop,
+) -> float:  # fmt: skip
+    """Sum the gradients of all models of the step over all samples and ranks, then one optimizer step."""
+    trainee.gradient.zero_()
+    device = ranks.device.type
+    total_loss = 0.0
+    smoothing = train.label_smoothing if targets.ndim == 1 else 0.0  # Mixup has smoothed already
+    sharded = ranks.world > 1 or train.accumulate > 1
+    models = trainee.models(step)
+    for index, model in enumerate(models):
+        model.train()
+        for part_images, part_targets, part_rows in zip(
+            images.chunk(train.accumulate), targets.chunk(train.accumulate), rows.chunk(train.accumulate), strict=True
+        ):
+            if sharded:
+                for module in model.modules():
+                    if isinstance(module, DropPath):
+                        module.batch, module.rows = train.batch_size, part_rows.to(ranks.device)
+            torch.manual_seed(number(seed, "drop", step, index))
+            with torch.autocast(device, dtype=torch.bfloat16) if amp else nullcontext():
+                logits = model(part_images)
+            loss = (
+                F.cross_entropy(logits.float(), part_targets, label_smoothing=smoothing, reduction="sum")
+                / train.batch_size
+            )
+            loss.backward()
+            total_loss += loss.item() / len(models)
+    trainee.gradient[-2] = total_loss
+    trainee.gradient[-1] = float(stop.asked)
+    ranks.sum(trainee.gradient)
+    loss_value = float(trainee.gradient[-2])
+    if not math.isfinite(loss_value):
+        return loss_value
+    trainee.before_step(optimizer)
+    if train.clip_grad:
+        torch.nn.utils.clip_grad_norm_([w for w in trainee.weights.values() if w.grad is not None], train.clip_grad)
+    optimizer.step()
+    trainee.after_step(optimizer)
+    return loss_value
+
+
+def _optimizer(trainee: Trainee, train: Train) -> torch.optim.Optimizer:
+    decayed = [w for n, w in trainee.weights.items() if n not in trainee.no_decay]
+    exempt = [w for n, w in trainee.weights.items() if n in trainee.no_decay]
+    groups = [{"params": decayed, "weight_decay": train.weight_decay}, {"params": exempt, "weight_decay": 0.0}]
+    return create_optimizer_v2(
+        [g for g in groups if g["params"]],
+        opt=train.opt,
+        lr=train.lr,
+        weight_decay=train.weight_decay,
+        momentum=train.momentum,
+    )
+
+
+def _schedule(optimizer: torch.optim.Optimizer, train: Train, steps_per_epoch: int) -> CosineLRScheduler | None:
+    if train.schedule not in ("cosine", "constant"):
+        raise ValueError(f"schedule is {train.schedule!r}, but must be 'cosine' or 'constant'.")
+    if train.schedule == "constant":
+        return None
+    return CosineLRScheduler(
+        optimizer,
+        t_initial=train.epochs * steps_per_epoch,
+        lr_min=train.min_lr,
+        warmup_t=round(train.warmup_epochs * steps_per_epoch),
+        warmup_lr_init=train.warmup_lr,
+        t_in_epochs=False,
+    )
+
+
+# State as named tensors
+
+
+def _state(trainee: Trainee, optimizer: torch.optim.Optimizer, average: dict[str, Tensor]) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = {f"weight.{name}": w for name, w in trainee.weights.items()}
+    tensors |= {f"buffer.{name}": b for name, b in trainee.buffers().items()}
+    tensors |= {f"average.{name}": w for name, w in average.items()}
+    for name, weight in trainee.weights.items():
+        for key, value in optimizer.state.get(weight, {}).items():
+            tensors[f"optimizer.{key}.{name}"] = torch.as_tensor(value)
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+def _restore(
+    trainee: Trainee, optimizer: torch.optim.Optimizer, average: dict[str, Tensor], tensors: dict[str, Tensor]
+) -> None:
+    with torch.no_grad():
+        for name, weight in trainee.weights.items():
+            weight.copy_(tensors[f"weight.{name}"])
+        for name, buffer in trainee.buffers().items():
+            buffer.copy_(tensors[f"buffer.{name}"])
+        for name, mean in average.items():
+            mean.copy_(tensors[f"average.{name}"])
+    for full, value in tensors.items():
+        kind, _, rest = full.partition(".")
+        if kind == "optimizer":
+            key, _, name = rest.partition(".")
+            weight = trainee.weights[name]
+            like = value if value.ndim == 0 else value.to(weight.device)  # Adam keeps its step counter on the CPU
+            optimizer.state[weight][key] = like

@@ -1,0 +1,253 @@
+"""The splits of a dataset: found, opened, listed in a fixed order, and divided.
+
+A split is opened by `open_split` alone, so that whoever does not call it for the test split has not seen it.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import os
+import struct
+import tarfile
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from timm.data import create_dataset
+
+from s3zoo.training.config import Data
+
+DIGITS_TEST = 360  # of 1797
+SPLIT, ORDER, AUGMENT, MIXUP, DIGITS = range(5)  # streams of random numbers
+
+TRAIN_NAMES = ("train", "training")
+TEST_NAMES = ("test", "val", "valid", "validation", "eval", "evaluation")
+LAYOUT = (
+    "expected are the folders train/<class>/<image> and test/<class>/<image>, or train.tar and test.tar with class"
+    " folders inside"
+)
+KINDS = (
+    "'digits', '' for class folders or tar files at data.root, 'torch/<dataset>' (torchvision) or"
+    " 'hfds/<dataset>' (Hugging Face)"
+)
+DECODER_ERRORS = (
+    OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error, zlib.error, tarfile.TarError,
+    Image.DecompressionBombError,
+)  # fmt: skip
+
+
+def hashed(*words: int | np.ndarray) -> np.ndarray:
+    """A uniform 64-bit number for each combination of integers (splitmix64 steps), the same on every machine."""
+    state = np.zeros(1, np.uint64)
+    for word in words:
+        value = np.asarray(word & (2**64 - 1) if isinstance(word, int) else word).astype(np.uint64)
+        state = state + value + np.uint64(0x9E3779B97F4A7C15)
+        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        state = state ^ (state >> np.uint64(31))
+    return state
+
+
+def uniform(words: np.ndarray) -> np.ndarray:
+    """Numbers in [0, 1) from 64-bit ones."""
+    return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+class Digits:
+    """scikit-learn's 8x8 digits, split once and for all; shaped like a torchvision dataset."""
+
+    classes = tuple("0123456789")
+
+    def __init__(self, train: bool) -> None:
+        from sklearn.datasets import load_digits
+
+        bunch = load_digits()
+        order = np.argsort(hashed(DIGITS, np.arange(len(bunch.target))), kind="stable")
+        rows = np.sort(order[DIGITS_TEST:] if train else order[:DIGITS_TEST])
+        self.data = np.rint(bunch.images[rows] * (255 / 16)).astype(np.uint8)
+        self.targets = bunch.target[rows]
+
+    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+        return Image.fromarray(self.data[index]), int(self.targets[index])
+
+
+class Split:
+    """The images of one split in an order that does not depend on the file system."""
+
+    def __init__(self, dataset: Any, where: str) -> None:
+        self.dataset, self.where = dataset, where
+        self.reader: Any = getattr(dataset, "reader", None)  # timm's own datasets have one, torchvision's do not
+        source = dataset if self.reader is None else self.reader
+        self.files = self.reader is not None and hasattr(self.reader, "samples")  # class folders or a tar file
+        if self.files:
+            names = [source.filename(i) for i in range(len(source))]
+            self.order = np.array(sorted(range(len(names)), key=names.__getitem__))
+            listed = source.targets if hasattr(source, "targets") else [target for _, target in source.samples]
+            targets = np.asarray(listed)[self.order]
+        else:
+            column = getattr(source, "targets", None) if self.reader is None else source.dataset[source.label_key]
+            targets = np.array([] if column is None else list(column))
+            self.order = np.arange(len(targets))
+        if not len(targets) or targets.ndim > 1 or targets.dtype.kind not in "iu" or targets.min() < 0:
+            raise ValueError(f"{where} does not give one class label for each image; choose a split that does.")
+        self.targets = targets.astype(np.int64)
+        self.classes = self._classes(source)
+        self._process = os.getpid()
+
+    def _classes(self, source: Any) -> tuple[str, ...]:
+        numbers = getattr(source, "class_to_idx", None) or getattr(source, "class_name_to_idx", None) or {}
+        names = getattr(source, "classes", None) or sorted(numbers, key=numbers.__getitem__)
+        names = names or range(int(self.targets.max()) + 1)
+        return tuple(", ".join(name) if isinstance(name, tuple) else str(name) for name in names)
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._close()  # for platforms that send a copy to their workers
+        return self.__dict__
+
+    def name(self, index: int) -> str:
+        """Of a file: relative to the split."""
+        return str(self.reader.filename(int(self.order[index]))) if self.files else f"image {index}"
+
+    def image(self, index: int, mode: str) -> Image.Image | None:
+        """The decoded image, or None if it cannot be read."""
+        if self._process != os.getpid():  # a forked worker must not share its parent's position in a tar file
+            self._close()
+            self._process = os.getpid()
+        try:
+            if self.reader is None:
+                return self.dataset[int(self.order[index])][0].convert(mode)
+            with self.reader[int(self.order[index])][0] as file:
+                return Image.open(io.BytesIO(file.read())).convert(mode)  # many small reads are slow
+        except DECODER_ERRORS as error:
+            if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+                raise  # the machine's fault, not the image's
+            return None
+
+    def _close(self) -> None:
+        """timm keeps a tar file open; it opens it again when needed."""
+        if state := getattr(self.reader, "tar_state", None):
+            for part in (state, *state.children.values()):
+                part.reset()
+
+    def digest(self) -> bytes:
+        """What identifies the images: names, sizes and labels of files, or pixels that are in memory anyway."""
+        sha = hashlib.sha256()
+        if self.files:
+            for index, target in enumerate(self.targets):
+                sample = self.reader.samples[self.order[index]][0]
+                size = sample.size if isinstance(sample, tarfile.TarInfo) else os.path.getsize(sample)
+                sha.update(f"{self.name(index)}\0{size}\0{target}\n".encode(errors="surrogateescape"))
+        else:
+            if hasattr(self.dataset, "data"):
+                sha.update(np.ascontiguousarray(self.dataset.data).tobytes())
+            sha.update(self.targets.astype("<i8").tobytes())
+        return sha.digest()
+
+
+def find_split(config: Data, wanted: str) -> Path:
+    """The folder or tar file of a split at `data.root`."""
+    if not config.root:
+        raise ValueError(f"data.root is empty; {LAYOUT}, at the place that data.root names.")
+    root = Path(config.root).expanduser()
+    if not root.exists():
+        raise ValueError(f"data.root is {config.root!r}, which does not exist; {LAYOUT}.")
+    if root.is_file():
+        if wanted == config.train_split:
+            return root
+        root = root.parent
+    synonyms, taken = (
+        (TRAIN_NAMES, config.test_split) if wanted == config.train_split else (TEST_NAMES, config.train_split)
+    )
+    names = [wanted, *(name for name in synonyms if wanted in synonyms and name != taken)]
+    for path in [path for name in names for path in (root / name, root / f"{name}.tar")]:
+        if path.exists():
+            return path
+    raise ValueError(f"{str(root)!r} holds no split called {wanted!r}; {LAYOUT}.")
+
+
+def open_split(config: Data, wanted: str) -> Split:
+    """The only door to a split: nothing of it is read before."""
+    if config.train_split == config.test_split:
+        raise ValueError(f"data.train_split and data.test_split are both {wanted!r}; name two different splits.")
+    if config.name == "digits":
+        return Split(Digits(train=wanted == config.train_split), "digits")
+    kind = config.name.partition("/")[0]
+    if kind not in ("", "torch", "hfds"):
+        raise ValueError(f"data.name is {config.name!r}, but must be {KINDS}.")
+    root = os.path.expanduser(config.root) if kind else str(find_split(config, wanted))
+    options: dict[str, Any] = {"download": config.download} if kind == "torch" else {}
+    if root.endswith(".tar") and not kind:
+        options["cache_tarinfo"] = False  # timm would write a pickle beside a large one
+    where = f"{config.name} ({wanted})" if kind else root
+    try:
+        dataset = create_dataset(config.name, root=root or None, split=wanted, search_split=bool(kind), **options)
+    except ImportError as error:
+        raise ValueError(f"{where} needs the package {error.name!r}; install it with pip.") from error
+    except (RuntimeError, ValueError, KeyError, OSError, AssertionError, tarfile.TarError) as error:
+        empty = not kind and isinstance(error, RuntimeError | ValueError)  # what timm raises when it finds nothing
+        why = f"there are no images in it; {LAYOUT}" if empty else " ".join(str(error).split())
+        raise ValueError(f"{where} cannot be used as data: {why.rstrip('.') or type(error).__name__}.") from error
+    split = Split(dataset, where)
+    if "" in split.classes:
+        raise ValueError(f"{where} has images outside of class folders; move each into a folder named after its class.")
+    return split
+
+
+def check_folders(config: Data) -> None:
+    """Complain early about a missing test split or other class folders in it; no file is opened."""
+    if config.name:
+        return
+    train, test = find_split(config, config.train_split), find_split(config, config.test_split)
+    if train.is_dir() and test.is_dir():
+        check_classes(_leaf_folders(train), _leaf_folders(test), str(test))
+
+
+def _leaf_folders(root: Path) -> list[str]:
+    """The class folders by timm's rule: an image's class is the innermost folder it is in."""
+    return [os.path.basename(path) for path, inner, _ in os.walk(root) if not inner and Path(path) != root]
+
+
+def check_classes(train: Iterable[str], test: Iterable[str], where: str) -> None:
+    for name in sorted(set(train) ^ set(test)):
+        has, lacks = ("training", "test") if name in set(train) else ("test", "training")
+        raise ValueError(
+            f"The class {name!r} is in the {has} split but not in the {lacks} split ({where}); give both the same"
+            " class folders."
+        )
+
+
+def balanced_order(targets: np.ndarray, seed: int) -> np.ndarray:
+    """All images in a seeded order whose every beginning has the classes in numbers as equal as can be."""
+    shuffled = np.argsort(hashed(seed, SPLIT, np.arange(len(targets))), kind="stable")
+    by_class = shuffled[np.argsort(targets[shuffled], kind="stable")]
+    counts = np.bincount(targets)
+    turn = np.concatenate([np.arange(count) for count in counts])  # place within the class
+    lot = hashed(seed, SPLIT, 1, np.arange(len(counts)))[targets[by_class]]
+    return by_class[np.lexsort((lot, turn))]
+
+
+def divided(split: Split, config: Data, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """The held-out images in their order, and the training images; both balanced over classes and disjoint."""
+    order = balanced_order(split.targets, seed)
+    _, last = np.unique(split.targets[order][::-1], return_index=True)
+    stays = np.zeros(len(order), bool)
+    stays[len(order) - 1 - last] = True  # one image of every class is left for training
+    free = order[~stays]
+    if not 0 <= config.holdout <= len(free):
+        raise ValueError(
+            f"data.holdout is {config.holdout}, but of the {len(order)} training images of {split.where} between 0 and"
+            f" {len(free)} can be held out; set data.holdout accordingly."
+        )
+    if config.train_limit < 0:
+        raise ValueError(f"data.train_limit is {config.train_limit}, but must be 0 (all) or a number of images.")
+    held_out = free[: config.holdout]
+    rest = order[~np.isin(order, held_out)]
+    return held_out, np.sort(rest[: config.train_limit or None])

@@ -1,0 +1,434 @@
+"""AutoFormer against the authors' rules written out (autoformer_reference), and what only this family has."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import autoformer_reference as reference
+import pytest
+import timm
+import torch
+from safetensors import safe_open
+from timm.layers import resample_abs_pos_embed
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+import s3zoo.models  # noqa: F401
+from s3zoo.arch import Arch, AutoFormerBlock, S3Block, Stage
+from s3zoo.models import official
+from s3zoo.models.autoformer import AutoFormer, checkpoint_filter_fn, subnet_state_dict
+
+SIZES = ("tiny", "small", "base")
+SMALL_ARCH = Arch(
+    "autoformer", (Stage(24, tuple(AutoFormerBlock(h, 8, r) for h, r in ((2, 2.0), (3, 1.5), (1, 3.0)))),), patch_size=4
+)
+
+
+def to_arch(subnet: reference.Subnet, head_dim: int = 64, patch_size: int = 16) -> Arch:
+    blocks = (AutoFormerBlock(h, head_dim, r) for h, r in zip(subnet.heads, subnet.mlp_ratios, strict=True))
+    return Arch("autoformer", (Stage(subnet.embed_dim, tuple(blocks)),), patch_size)
+
+
+@cache
+def supernet(size: str) -> dict[str, Tensor]:
+    return reference.random_supernet(*reference.SUPERNETS[size][:3], seed=SIZES.index(size))
+
+
+@pytest.fixture
+def images() -> Tensor:
+    return torch.randn(1, 3, 224, 224, generator=torch.Generator().manual_seed(1))
+
+
+def small(img_size: Any = 32, seed: int = 0, **kwargs: Any) -> AutoFormer:
+    torch.manual_seed(seed)
+    model = AutoFormer(SMALL_ARCH, img_size=img_size, num_classes=5, **kwargs)
+    for p in model.parameters():
+        torch.nn.init.normal_(p, std=0.3)
+    return model.eval()
+
+
+# The published networks and other subnets
+
+
+@pytest.mark.parametrize(("size", "count"), [("tiny", 5_867_944), ("small", 22_891_432), ("base", 53_691_688)])
+def test_parameter_counts(size: str, count: int) -> None:
+    model = timm.create_model(f"autoformer_{size}", device="meta")
+    assert sum(p.numel() for p in model.parameters()) == count
+
+
+@pytest.mark.parametrize("size", SIZES)
+@torch.no_grad()
+def test_published_subnet(size: str, images: Tensor) -> None:
+    """A supernet through timm's normal loading path gives the published subnet's logits."""
+    overlay = {"state_dict": supernet(size)}
+    model = timm.create_model(f"autoformer_{size}", pretrained=True, pretrained_cfg_overlay=overlay).eval()
+    expected = reference.logits(supernet(size), reference.PUBLISHED[size], images)
+    assert 0.3 < expected.std() < 3
+    torch.testing.assert_close(model(images), expected, atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_the_bias_rule_matters(images: Tensor) -> None:
+    right = reference.logits(supernet("tiny"), reference.PUBLISHED["tiny"], images)
+    wrong = reference.logits(supernet("tiny"), reference.PUBLISHED["tiny"], images, split_bias=True)
+    assert (right - wrong).abs().max() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("size", "seed"),
+    [
+        pytest.param(size, seed, marks=[pytest.mark.slow] if seed >= fast else [])
+        for size, fast in (("tiny", 20), ("small", 10), ("base", 4))
+        for seed in range(20)
+    ],
+)
+@torch.no_grad()
+def test_random_subnet(size: str, seed: int, images: Tensor) -> None:
+    subnet = reference.random_subnet(reference.SUPERNETS[size], random.Random(f"{size} {seed}"))
+    arch = to_arch(subnet)
+    model = AutoFormer(arch, device="meta").eval()
+    model.load_state_dict(subnet_state_dict(supernet(size), arch), assign=True)
+    torch.testing.assert_close(model(images), reference.logits(supernet(size), subnet, images), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("grid", [(4, 4), (3, 7), (20, 2), (1, 18)])  # beyond 15 rows or columns, distances are clamped
+@torch.no_grad()
+def test_any_grid(grid: tuple[int, int]) -> None:
+    """Non-square grids and clamped distances, in double precision; a small supernet, and a subnet of it."""
+    size = (grid[0] * 4, grid[1] * 4)
+    weights = reference.random_supernet(32, 4, 3, patches=grid[0] * grid[1], patch_size=4, classes=5, seed=3)
+    weights = {name: tensor.double() for name, tensor in weights.items()}
+    x = torch.randn(2, 3, *size, dtype=torch.float64)
+    for subnet in (reference.Subnet(24, (2, 3), (2.0, 1.5)), reference.Subnet(32, (4, 4, 4), (4.0, 4.0, 4.0))):
+        arch = to_arch(subnet, head_dim=8, patch_size=4)
+        model = AutoFormer(arch, img_size=size, num_classes=5, device="meta").eval()
+        model.load_state_dict(subnet_state_dict(weights, arch), assign=True)
+        expected = reference.logits(weights, subnet, x, head_dim=8)
+        torch.testing.assert_close(model(x), expected, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (dict(embed_dim=40), "embed_dim is 40"),
+        (dict(depth=4), "number of blocks is 4"),
+        (dict(num_heads=5), r"blocks\[0\].num_heads is 5"),
+        (dict(head_dim=4), r"blocks\[0\].head_dim is 4"),
+        (dict(mlp_ratio=8.0), r"blocks\[0\].mlp_ratio is 8.0"),
+        (dict(patch_size=16), "patch size"),
+    ],
+)
+def test_a_subnet_outside_the_supernet(change: dict[str, Any], named: str) -> None:
+    genes = dict(embed_dim=24, depth=2, num_heads=2, head_dim=8, mlp_ratio=2.0, patch_size=4) | change
+    block = AutoFormerBlock(genes["num_heads"], genes["head_dim"], genes["mlp_ratio"])
+    arch = Arch("autoformer", (Stage(genes["embed_dim"], (block,) * genes["depth"]),), genes["patch_size"])
+    weights = reference.random_supernet(32, 4, 3, patches=4, patch_size=4, classes=5)
+    with pytest.raises(ValueError, match=named):
+        subnet_state_dict(weights, arch)
+
+
+# Cost and memory of the relative positions
+
+
+@pytest.mark.parametrize("size", [(224, 224), (96, 160)])
+def test_macs(size: tuple[int, int]) -> None:
+    """Four products of tokens x 30 rows per block are all that relative positions add."""
+    model = timm.create_model("autoformer_tiny", img_size=size, num_classes=7, in_chans=2, device="meta")
+    with FlopCounterMode(display=False) as counter:
+        model(torch.empty(1, 2, *size, device="meta"))
+    patches, d = size[0] * size[1] // 256, 192
+    N = patches + 1
+    expected = patches * 2 * 256 * d + 7 * d
+    for heads, ratio in zip(*reference.PUBLISHED["tiny"][1:], strict=True):
+        q = 64 * heads
+        expected += 4 * N * d * q + 2 * N * N * q + 4 * 30 * N * q + 2 * N * d * int(d * ratio)
+    assert counter.get_total_flops() == 2 * expected
+
+
+def test_no_tensor_of_tokens_times_tokens_times_width() -> None:
+    largest = 0
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            nonlocal largest
+            out = func(*args, **(kwargs or {}))
+            for tensor in out if isinstance(out, list | tuple) else [out]:
+                if isinstance(tensor, Tensor):
+                    largest = max(largest, tensor.untyped_storage().nbytes() // tensor.element_size())
+            return out
+
+    arch = Arch("autoformer", (Stage(64, (AutoFormerBlock(2, 64, 2.0),)),))
+    model = AutoFormer(arch, img_size=320, num_classes=3)
+    with Watch():
+        model(torch.randn(1, 3, 320, 320)).sum().backward()
+    N = 401
+    assert 2 * N * N <= largest < 4 * N * N  # attention of two heads; the full tensors would be 64 * N * N
+
+
+def test_backward_is_deterministic_and_reaches_everything() -> None:
+    model = AutoFormer(SMALL_ARCH, img_size=(48, 80), num_classes=5, drop_path_rate=0.0)
+    x = torch.randn(4, 3, 48, 80)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        runs = []
+        for _ in range(5):
+            model.zero_grad()
+            model(x).square().sum().backward()
+            runs.append({name: p.grad.clone() for name, p in model.named_parameters()})  # type: ignore[union-attr]
+    finally:
+        torch.set_num_threads(threads)
+    for name, gradient in runs[0].items():
+        assert gradient.abs().sum() > 0, name
+        assert all(torch.equal(gradient, run[name]) for run in runs[1:]), name
+
+
+def test_grad_checkpointing_changes_nothing() -> None:
+    model = small()
+    x = torch.randn(2, 3, 32, 32)
+
+    def run() -> list[Tensor]:
+        model.zero_grad()
+        out = model(x)
+        out.square().sum().backward()
+        return [out, *(p.grad.clone() for p in model.parameters())]  # type: ignore[union-attr]
+
+    plain = run()
+    model.set_grad_checkpointing()
+    assert all(torch.equal(a, b) for a, b in zip(plain, run(), strict=True))
+
+
+# Input sizes
+
+
+@torch.no_grad()
+def test_other_input_sizes() -> None:
+    x = torch.randn(1, 3, 24, 48)
+    static, dynamic = small(32), small(32, dynamic_img_size=True)
+    assert torch.equal(static(torch.ones(1, 3, 32, 32)), dynamic(torch.ones(1, 3, 32, 32)))
+    before = static.pos_embed.clone()
+    static.set_input_size((24, 48))
+    expected = resample_abs_pos_embed(before, [6, 12], [8, 8])
+    assert torch.equal(static.pos_embed, expected) and static.pos_embed.shape == (1, 73, 24)
+    torch.testing.assert_close(static(x), dynamic(x), atol=1e-6, rtol=1e-5)
+    assert static.set_input_size((24, 48)) is None and torch.equal(static.pos_embed, expected)
+    static.set_input_size((48, 24))  # as many tokens, another grid
+    assert torch.equal(static.pos_embed, resample_abs_pos_embed(expected, [12, 6], [6, 12]))
+
+
+@torch.no_grad()
+def test_checkpoint_of_another_size() -> None:
+    """The position embedding is resized, from the grid that the config names if that fits."""
+    square, wide = small(32), small((16, 64))
+    filtered = checkpoint_filter_fn(square.state_dict(), small(48))
+    assert torch.equal(filtered["pos_embed"], resample_abs_pos_embed(square.pos_embed, [12, 12], [8, 8]))
+    target = small(32)
+    assert torch.equal(checkpoint_filter_fn(wide.state_dict(), target)["pos_embed"], wide.pos_embed)
+    target.pretrained_cfg = {"input_size": (3, 16, 64)}  # type: ignore[assignment]
+    filtered = checkpoint_filter_fn({"model": wide.state_dict()}, target)
+    assert torch.equal(filtered["pos_embed"], resample_abs_pos_embed(wide.pos_embed, [8, 8], [4, 16]))
+    with pytest.raises(ValueError, match="no square grid"):
+        checkpoint_filter_fn(small((12, 16)).state_dict(), small(32))
+
+
+@pytest.mark.parametrize("size", [225, (224, 100), 0, -16, (224,), (16, 16, 16), 16.0, True, "224"])
+def test_impossible_img_size(size: Any) -> None:
+    with pytest.raises(ValueError, match="img_size is .* multiple of the patch size 16"):
+        timm.create_model("autoformer_tiny", img_size=size, device="meta")
+
+
+@pytest.mark.parametrize(
+    ("shape", "dynamic", "message"),
+    [
+        ((1, 4, 32, 32), False, r"must be \(batch, 3, height, width\)"),
+        ((3, 32, 32), False, r"must be \(batch, 3, height, width\)"),
+        ((1, 3, 36, 32), False, "built for 32 x 32"),
+        ((1, 3, 34, 32), True, "multiples of the patch size 4"),
+        ((1, 3, 32, 2), True, "multiples of the patch size 4"),
+    ],
+)
+def test_wrong_images(shape: tuple[int, ...], dynamic: bool, message: str) -> None:
+    model = small(32, dynamic_img_size=dynamic)
+    with pytest.raises(ValueError, match=message) as caught:
+        model(torch.zeros(shape))
+    assert "\n" not in str(caught.value)
+
+
+def test_wrong_arguments() -> None:
+    foreign = Arch("s3", (Stage(32, (S3Block(7, 1, 32, 2.0),)),))
+    with pytest.raises(ValueError, match="family 's3', but AutoFormer builds"):
+        AutoFormer(foreign)
+    with pytest.raises(ValueError, match="global_pool is 'mean'"):
+        AutoFormer(SMALL_ARCH, global_pool="mean")
+    with pytest.raises(ValueError, match="leave the mode empty"):
+        small().init_weights("jax")
+    with pytest.raises(ValueError, match="output_fmt is 'NHWC'"):
+        small().forward_intermediates(torch.zeros(1, 3, 32, 32), output_fmt="NHWC")
+
+
+# timm's surface, where AutoFormer has its own
+
+
+@torch.no_grad()
+def test_pooling() -> None:
+    """`avg` leaves the class token out, `token` takes it alone."""
+    model, x = small(), torch.randn(2, 3, 32, 32)
+    tokens = model.forward_features(x)
+    assert tokens.shape == (2, 65, 24)
+    for pool, pooled in (("avg", tokens[:, 1:].mean(1)), ("token", tokens[:, 0]), ("max", tokens[:, 1:].amax(1))):
+        model.reset_classifier(7, pool)
+        torch.testing.assert_close(model(x), model.head(pooled))
+        torch.testing.assert_close(model.forward_head(tokens, pre_logits=True), pooled)
+    model.reset_classifier(0, "")
+    assert torch.equal(model(x), tokens)
+
+
+@torch.no_grad()
+def test_features() -> None:
+    x = torch.randn(1, 3, 32, 64)
+    full = small((32, 64))
+    final, maps = full.forward_intermediates(x)
+    assert torch.equal(final, full.forward_features(x)) and len(maps) == 3
+    last = full.forward_intermediates(x, indices=[2], norm=True, intermediates_only=True)[0]
+    assert last.shape == (1, 24, 8, 16)
+    assert torch.equal(last.flatten(2).transpose(1, 2), final[:, 1:])
+    (pair,) = full.forward_intermediates(x, indices=1, norm=True, return_prefix_tokens=True, intermediates_only=True)
+    assert torch.equal(pair[0], last) and torch.equal(pair[1], final[:, :1])
+    net = timm.create_model(
+        "autoformer", arch=SMALL_ARCH, img_size=(32, 64), features_only=True, out_indices=(0, -2), num_classes=5
+    ).eval()
+    net.model.load_state_dict(full.state_dict(), strict=False)
+    features = net(x)
+    assert net.feature_info.channels() == [24, 24] and net.feature_info.reduction() == [4, 4]
+    assert len(net.model.blocks) == 2 and net.model.arch.depths == (2,)
+    assert torch.equal(features[0], maps[0]) and torch.equal(features[1], maps[1])
+
+
+def test_no_weight_decay() -> None:
+    """Everything that is no matrix: with timm's rule (1-D or named), only weights of layers decay."""
+    model = small()
+    named = model.no_weight_decay()
+    decayed = {name for name, p in model.named_parameters() if p.ndim > 1 and name not in named}
+    layers = ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")
+    expected = {f"blocks.{i}.{layer}.weight" for i in range(3) for layer in layers}
+    assert decayed == expected | {"patch_embed.proj.weight", "head.weight"}
+
+
+def test_corners() -> None:
+    """A smaller network's tensors have the same names and fit into the leading corner of a larger one's."""
+    genes = AutoFormerBlock(4, 16, 4.0)
+    large = AutoFormer(Arch("autoformer", (Stage(40, (genes,) * 3),), 4), img_size=32, num_classes=5, device="meta")
+    bigger = large.state_dict()
+    for name, tensor in small().state_dict().items():
+        assert tensor.ndim == bigger[name].ndim
+        assert all(a <= b for a, b in zip(tensor.shape, bigger[name].shape, strict=True)), name
+    block = AutoFormer.make_block(SMALL_ARCH, 0, 1, drop_path=0.25)
+    built = small().get_submodule(AutoFormer.blocks_path(0))[1]
+    assert [(n, p.shape) for n, p in block.named_parameters()] == [(n, p.shape) for n, p in built.named_parameters()]
+    assert block.drop_path1.drop_prob == block.drop_path2.drop_prob == 0.25
+
+
+def test_drop_path_rises_linearly() -> None:
+    model = AutoFormer(SMALL_ARCH, img_size=32, drop_path_rate=0.2)
+    assert [b.drop_path1.drop_prob for b in model.blocks] == pytest.approx([0.0, 0.1, 0.2])
+
+
+# Pretrained weights: supernets, fetched once and cut
+
+
+@pytest.fixture
+def release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, Path]:
+    """A file:// address of a supernet as published, and an empty cache."""
+    monkeypatch.setattr(torch.hub, "_hub_dir", str(tmp_path / "hub"))
+    path = tmp_path / "web" / "supernet-tiny.pth"
+    path.parent.mkdir()
+    reference.save_supernet(supernet("tiny"), path)
+    return path.as_uri(), tmp_path / "hub" / "checkpoints"
+
+
+@torch.no_grad()
+def test_pretrained(release: tuple[str, Path], images: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    url, cache_dir = release
+    overlay = {"url": url}
+    model = timm.create_model("autoformer_tiny", pretrained=True, pretrained_cfg_overlay=overlay).eval()
+    expected = reference.logits(supernet("tiny"), reference.PUBLISHED["tiny"], images)
+    torch.testing.assert_close(model(images), expected, atol=1e-5, rtol=0)
+    (kept,) = cache_dir.glob("*.safetensors")
+    with safe_open(kept, "pt") as file:
+        assert official.sha256(cache_dir / "supernet-tiny.pth") in file.metadata()["s3zoo"]
+    assert not list(cache_dir.glob("*.partial"))
+
+    # The second time nothing is fetched or converted, whatever else is asked for.
+    (cache_dir / "supernet-tiny.pth").unlink()
+    monkeypatch.setattr(official, "read_checkpoint", None)
+    monkeypatch.setattr(official.urllib.request, "urlopen", None)
+    other = timm.create_model(
+        "autoformer_tiny", pretrained=True, pretrained_cfg_overlay=overlay, num_classes=10, in_chans=1, img_size=(128, 256)
+    )
+    patch = supernet("tiny")["patch_embed_super.proj.weight"][:192]
+    torch.testing.assert_close(other.patch_embed.proj.weight, patch.sum(1, keepdim=True))
+    assert other.head.weight.shape == (10, 192) and other.pos_embed.shape == (1, 129, 192)
+    assert torch.equal(other.blocks[3].mlp.fc1.weight, model.blocks[3].mlp.fc1.weight)
+    features = timm.create_model(
+        "autoformer_tiny", pretrained=True, pretrained_cfg_overlay=overlay, features_only=True, out_indices=(3, 12)
+    ).eval()
+    theirs = model.forward_intermediates(images, indices=[3, 12], intermediates_only=True)
+    assert all(torch.equal(a, b) for a, b in zip(features(images), theirs, strict=True))
+
+
+@torch.no_grad()
+def test_pretrained_with_another_subnet(release: tuple[str, Path], images: Tensor, tmp_path: Path) -> None:
+    """`arch` cuts another subnet; `cache_dir` is honoured; a supernet put there by hand is used."""
+    url, _ = release
+    subnet = reference.random_subnet(reference.SUPERNETS["tiny"], random.Random(5))
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    reference.save_supernet(supernet("tiny"), mine / "supernet-tiny.pth")
+    model = timm.create_model(
+        "autoformer_tiny",
+        pretrained=True,
+        arch=to_arch(subnet),
+        cache_dir=str(mine),
+        pretrained_cfg_overlay={"url": url.replace("web", "gone")},
+    ).eval()
+    torch.testing.assert_close(model(images), reference.logits(supernet("tiny"), subnet, images), atol=1e-5, rtol=0)
+
+
+def test_pretrained_without_network(release: tuple[str, Path]) -> None:
+    url, cache_dir = release
+    gone = url.replace("web", "gone")
+    with pytest.raises(ValueError, match="Could not download") as caught:
+        timm.create_model("autoformer_tiny", pretrained=True, pretrained_cfg_overlay={"url": gone})
+    text = str(caught.value)
+    assert gone in text and str(cache_dir / "supernet-tiny.pth") in text and "\n" not in text
+    assert not list(cache_dir.iterdir())
+
+
+def test_pretrained_gets_an_error_page(release: tuple[str, Path], tmp_path: Path) -> None:
+    """It is refused and not kept, so that the next attempt can succeed."""
+    url, cache_dir = release
+    page = tmp_path / "page" / "supernet-tiny.pth"
+    page.parent.mkdir()
+    page.write_text("<!DOCTYPE html><html>Sign in</html>")
+    with pytest.raises(ValueError, match="is a web page"):
+        timm.create_model("autoformer_tiny", pretrained=True, pretrained_cfg_overlay={"url": page.as_uri()})
+    assert not list(cache_dir.iterdir())
+    timm.create_model("autoformer_tiny", pretrained=True, pretrained_cfg_overlay={"url": url})
+
+
+@pytest.mark.parametrize("name", ["autoformer_small_384", "autoformer"])
+def test_nothing_published(name: str) -> None:
+    with pytest.raises(ValueError, match=f"No pretrained weights are published for {name}; use pretrained=False"):
+        timm.create_model(name, pretrained=True)
+
+
+def test_published_addresses() -> None:
+    for size in SIZES:
+        cfg = timm.get_pretrained_cfg(f"autoformer_{size}.ms_in1k")
+        release = "https://github.com/silent-chen/AutoFormer-model-zoo/releases/download/v1.0"
+        assert cfg.url == f"{release}/supernet-{size}.pth"
+    assert timm.create_model("autoformer_small_384", device="meta").pos_embed.shape == (1, 577, 384)

@@ -1,0 +1,226 @@
+"""The frame of the project: registration with timm, the command line, its errors, and documents that match the code."""
+
+import importlib.metadata
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import s3zoo
+from s3zoo import cli, doctor, paths
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def python(code: str) -> str:
+    return subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True).strip()
+
+
+# --- registration ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        "import timm, s3zoo",
+        "import s3zoo.models, timm",
+        # Somebody may ask whether timm is installed before anybody imports it, and import a part of it first.
+        "import s3zoo, importlib.util; importlib.util.find_spec('timm'); from timm.layers import DropPath; import timm",
+    ],
+)
+def test_importing_s3zoo_registers_the_models(order: str) -> None:
+    code = f"""
+{order}
+import sys
+print(*timm.list_models(["s3_*", "autoformer_*", "glit_*"]))
+print(sum(type(finder).__module__ == "s3zoo" for finder in sys.meta_path))
+"""
+    found, hooks_left = python(code).splitlines()
+    assert {"s3_tiny", "s3_small", "s3_base", "autoformer_tiny", "glit_tiny"} <= set(found.split())
+    assert hooks_left == "0"
+
+
+def test_the_package_has_no_other_lazy_attribute() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        s3zoo.nonsense  # noqa: B018
+
+
+# --- command line ---------------------------------------------------------------------------------------------------
+
+
+def test_help_lists_what_exists_and_does_not_wait_for_torch() -> None:
+    code = "import sys; from s3zoo.cli import main; assert main([]) == 0; print('torch' in sys.modules)"
+    *text, torch_imported = python(code).splitlines()
+    assert torch_imported == "False"
+    listed = re.findall(r"^  (\w+)  +\S", "\n".join(text).partition("subcommands:")[2], re.M)
+    assert listed == list(cli.available())
+    assert {"doctor", "convert"} <= set(listed)
+
+
+def test_a_subcommand_without_a_module_is_not_offered(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setitem(cli.COMMANDS, "levitate", cli.Command("s3zoo.levitation.deep:main", "rise"))
+    assert "levitate" not in cli.available()
+    assert cli.main(["levitate"]) == 2
+    assert "there is no subcommand 'levitate'" in capsys.readouterr().err
+
+
+def test_every_subcommand_can_be_called() -> None:
+    for name, command in cli.available().items():
+        with pytest.raises(SystemExit) as exit:
+            cli.main([name, "--help"])
+        assert exit.value.code == 0, command
+
+
+@pytest.mark.parametrize(("typed", "answer"), [("docter", "did you mean doctor?"), ("xyzzy", "the subcommands are ")])
+def test_unknown_subcommand_names_the_nearest(typed: str, answer: str, capsys) -> None:
+    assert cli.main([typed]) == 2
+    assert capsys.readouterr().err.startswith(f"s3zoo: there is no subcommand {typed!r}; {answer}")
+
+
+def failing(error: BaseException):
+    def command(argv: list[str]) -> int:
+        raise error
+
+    return command
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (ValueError("embed_dim is 7;\n  use a multiple of 8."), 2, "s3zoo: embed_dim is 7; use a multiple of 8.\n"),
+        (FileNotFoundError("there is no x.json: name one"), 2, "s3zoo: there is no x.json: name one\n"),
+        (PermissionError(13, "Permission denied", "out"), 2, "s3zoo: [Errno 13] Permission denied: 'out'\n"),
+        (NotADirectoryError(), 2, "s3zoo: NotADirectoryError\n"),
+        (KeyboardInterrupt(), 130, "s3zoo: interrupted\n"),
+    ],
+)
+def test_a_mistake_is_one_line(error: BaseException, code: int, line: str, monkeypatch, capsys) -> None:
+    monkeypatch.delenv("S3ZOO_DEBUG", raising=False)
+    assert cli.run(failing(error), []) == code
+    assert capsys.readouterr().err == line
+    monkeypatch.setenv("S3ZOO_DEBUG", "1")
+    with pytest.raises(type(error)):
+        cli.run(failing(error), [])
+
+
+def test_our_own_bugs_keep_their_traceback(monkeypatch) -> None:
+    monkeypatch.delenv("S3ZOO_DEBUG", raising=False)
+    with pytest.raises(ZeroDivisionError):
+        cli.run(failing(ZeroDivisionError()), [])
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    code = "import sys; from s3zoo import cli; sys.exit(cli.run(lambda argv: print('x\\n' * 10**6) or 0, []))"
+    pipe = f'{sys.executable} -c "{code}" | head -1'
+    shell = subprocess.run(pipe, shell=True, cwd=ROOT, capture_output=True, text=True)
+    assert (shell.stdout, shell.stderr) == ("x\n", "")
+
+
+# --- doctor ---------------------------------------------------------------------------------------------------------
+
+
+def test_doctor_reports_what_is_installed(capsys) -> None:
+    import timm
+    import torch
+
+    assert cli.main(["doctor", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["packages"]["torch"] == importlib.metadata.version("torch")
+    assert found["packages"]["timm"] == timm.__version__
+    assert found["threads"]["torch"] == torch.get_num_threads()
+    assert found["devices"][0] == "cpu" and len(found["devices"]) == 1 + torch.cuda.device_count()
+    assert found["problems"] == []
+    assert cli.main(["doctor"]) == 0
+    text = capsys.readouterr().out
+    assert f"torch                    {found['packages']['torch']}\n" in text and "mmdet [mm]" in text
+
+
+def test_doctor_says_what_is_missing(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(doctor, "packages_distributions", lambda: {"torch": ["torch"]})
+    monkeypatch.setitem(sys.modules, "torch", None)  # as if it were broken: importing it raises
+    assert cli.main(["doctor"]) == 1
+    problems = capsys.readouterr().out.partition("problems\n")[2]
+    assert "timm is not installed." in problems and "cannot be used" in problems
+
+
+def test_commit_is_the_clone_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "_PACKAGE", tmp_path / "s3zoo")
+    assert paths.commit() is None
+    (tmp_path / "s3zoo").mkdir()
+    file = tmp_path / "s3zoo" / "a.py"
+    file.write_text("1")
+    who = {f"GIT_{role}_{what}": "x@y" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    for command in ("init -q", "add .", "commit -q -m first"):
+        subprocess.run(["git", *command.split()], cwd=tmp_path, check=True, env=os.environ | who)
+    first = paths.commit()
+    assert first and re.fullmatch(r"[0-9a-f]{40}", first)
+    file.write_text("2")
+    assert paths.commit() == f"{first}+changes"
+
+
+# --- doors, documents, make -----------------------------------------------------------------------------------------
+
+
+def test_tools_are_doors_to_subcommands() -> None:
+    doors = sorted((ROOT / "tools").glob("*.py"))
+    assert {"doctor", "convert"} <= {door.stem for door in doors}
+    for door in doors:
+        assert f'sys.exit(main(["{door.stem}", *sys.argv[1:]]))' in door.read_text(), door
+        assert len(door.read_text().splitlines()) < 10, door
+        assert door.stem in cli.available(), door
+    help = subprocess.check_output([sys.executable, "tools/doctor.py", "--help"], cwd=ROOT, text=True)
+    assert help.startswith("usage: s3zoo doctor")
+
+
+def test_one_version_everywhere() -> None:
+    assert f"\nversion: {s3zoo.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"\n## {s3zoo.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert "version" in project["dynamic"]
+
+
+def test_readme_maps_the_code_as_it_is() -> None:
+    readme = (ROOT / "README.md").read_text()
+    code_map = readme.partition("## Map of the code")[2].partition("```text")[2].partition("```")[0]
+    named = {match.rstrip("/") for match in re.findall(r"^ *([\w./]+)", code_map, re.M)}
+    units = {path.name for path in (ROOT / "s3zoo").iterdir() if path.name != "__pycache__"}
+    families = {path.name for path in (ROOT / "s3zoo" / "models").glob("[!_]*.py")}
+    assert named == {"s3zoo", "configs", "tools", "tests"} | units | families
+    for target in re.findall(r"`make (\w+)`", readme):
+        assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.M), target
+
+
+def test_readme_example_runs() -> None:
+    example = (ROOT / "README.md").read_text().partition("```python\n")[2].partition("```")[0]
+    assert 3 <= len(example.strip().splitlines()) <= 8
+    offline = example.replace("pretrained=True", "pretrained=False")
+    assert offline != example  # the example shows real weights; the test must not need the network
+    python(offline)
+
+
+def test_notice_has_a_row_for_every_source_of_weights() -> None:
+    rows = [line for line in (ROOT / "NOTICE").read_text().splitlines() if line.startswith("| ")]
+    for source in ("Cream", "GLiT", "Shunted", "CLIP", "timm"):
+        assert any(source in row for row in rows), source
+
+
+def test_make_help_names_every_target() -> None:
+    listed = subprocess.check_output(["make", "-s", "help"], cwd=ROOT, text=True)
+    phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.M)
+    assert phony and all(f"make {target} " in listed for target in phony[1].split())
+
+
+def test_make_refuses_a_python_it_cannot_use(tmp_path: Path) -> None:
+    for name in ("Makefile", "pyproject.toml", "setup.py"):
+        (tmp_path / name).write_text((ROOT / name).read_text())
+    old = tmp_path / "python3.10"
+    old.write_text(f'#!/bin/sh\nshift; exec {sys.executable} -c "import sys; sys.version_info = (3, 10, 2); $1"\n')
+    old.chmod(0o755)
+    made = subprocess.run(["make", "-s", "test", f"PYTHON={old}"], cwd=tmp_path, capture_output=True, text=True)
+    assert made.returncode != 0 and not (tmp_path / ".venv").exists()
+    assert "is Python 3.10, but s3zoo needs 3.11, 3.12 or 3.13" in made.stderr

@@ -1,0 +1,188 @@
+"""Views are slices of the bank: same outputs as extracted models bit for bit, same gradients as slicing by autograd."""
+
+import random
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.func import functional_call
+
+from s3zoo.space import Space, _autoformer, glit_space, s3_space
+from s3zoo.supernet import Supernet, recalibrate
+
+SPACES = {
+    "s3": s3_space(
+        "s3", (1, 2), (12, 16), (2, 4), (1, 2), (2, 3), steps=(1, 4, 2, 1, 1), head_dim=8, num_stages=3, patch_size=2
+    ),
+    "autoformer": _autoformer("autoformer", (2, 3), (16, 24), (1, 2), (2, 3), head_dim=8, patch_size=4),
+    "glit": glit_space(
+        "glit", 24, 3, depth=3, kernels=(3, 5), expansions=(1, 2), head_dims=(4, 8), mlp=(2, 3), patch_size=4
+    ),
+}
+
+
+def supernet(family: str, **options) -> Supernet:
+    torch.manual_seed(0)
+    net = Supernet(SPACES[family], img_size=16, num_classes=5, in_chans=1, **options)
+    with torch.no_grad():  # biases, norms and tables too, so that every tensor matters
+        net.flat.add_(torch.randn(net.flat.shape) * 0.1)
+    return net
+
+
+def images(seed: int = 0) -> torch.Tensor:
+    return torch.randn(4, 1, 16, 16, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("sharing", ["entangled", "classical"])
+@pytest.mark.parametrize("family", SPACES)
+def test_a_view_equals_the_extracted_model_bit_for_bit(family, sharing):
+    net = supernet(family, sharing=sharing)
+    rng = random.Random(1)
+    space = net.space
+    for arch in [space.largest(), space.smallest(), *(space.sample(rng) for _ in range(6))]:
+        view = net.subnet(arch).eval()
+        recalibrate(view, [images(1)])
+        copy = net.extract(arch).eval()
+        with torch.no_grad():
+            assert torch.equal(view(images()), copy(images()))
+        assert copy.arch == arch.effective(16)
+        own = {p.untyped_storage().data_ptr() for p in copy.parameters()}
+        assert net.flat.untyped_storage().data_ptr() not in own  # a copy, not a view
+
+
+@pytest.mark.parametrize("family", SPACES)
+def test_gradients_are_those_of_slicing_with_autograd(family):
+    net = supernet(family)
+    rng = random.Random(2)
+    archs = [net.space.largest(), net.space.smallest(), net.space.sample(rng)]
+    leaves = {name: w.detach().clone().requires_grad_() for name, w in net.bank.items()}
+    total = 0.0
+    for arch in archs:
+        model = net.extract(arch).train()
+        arch = arch.effective(16)
+        located = net._located(net._names(model, arch), dict(model.named_parameters()))
+        sliced = {name: leaves[bank_name][corner] for name, bank_name, corner in located}
+        total = total + F.cross_entropy(functional_call(model, sliced, (images(),)), torch.arange(4))
+    total.backward()
+
+    net.zero_grad()
+    for arch in archs:
+        F.cross_entropy(net.subnet(arch).train()(images()), torch.arange(4)).backward()
+    for name, leaf in leaves.items():
+        expected = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+        torch.testing.assert_close(net.grads[name], expected, rtol=1e-5, atol=1e-7, msg=name)
+        assert net.bank[name].grad is net.grads[name]
+
+
+@pytest.mark.parametrize("family", SPACES)
+def test_a_cached_view_sees_an_optimizer_step(family):
+    net = supernet(family)
+    arch = net.space.sample(random.Random(3))
+    view = net.subnet(arch)
+    optimizer = torch.optim.AdamW(net.bank.values(), lr=0.01)
+    F.cross_entropy(view.train()(images()), torch.arange(4)).backward()
+    before = view.eval()(images()).detach()
+    optimizer.step()
+    after = view.eval()(images()).detach()
+    assert not torch.equal(before, after)
+    recalibrate(view, [images(1)])
+    assert torch.equal(view.eval()(images()), net.extract(arch).eval()(images()))
+
+
+def test_views_are_cached_by_block_and_share_storage():
+    net = supernet("s3")
+    rng = random.Random(4)
+    a = net.space.sample(rng)
+    first, again = net.subnet(a), net.subnet(a)
+    assert first is not again
+    assert all(p is q for p, q in zip(first.parameters(), again.parameters(), strict=True))
+    storage = net.flat.untyped_storage().data_ptr()
+    assert all(p.untyped_storage().data_ptr() == storage for p in first.parameters())
+    # A frame that was used for a deeper network is not changed by a shallower one.
+    deep, shallow = (
+        net.space.largest(),
+        net.space.build({d.name: d.choices[-1] for d in net.space.dims} | {"stage1.depth": 1}),
+    )
+    deep_before = net.subnet(deep)
+    count = len(list(deep_before.parameters()))
+    net.subnet(shallow)
+    assert len(list(deep_before.parameters())) == count
+
+
+def test_the_corner_of_a_smaller_block_lies_inside_the_larger_ones():
+    """AutoFormer Eq. 6, and the centre of the table for a smaller window."""
+    net = supernet("s3")
+    large, small = net.subnet(net.space.largest()), net.subnet(net.space.smallest())
+    qkv = "stages.0.blocks.0.attn.qkv.weight"
+    big, little = large.get_parameter(qkv), small.get_parameter(qkv)
+    heads, _, width, dim = little.shape
+    assert torch.equal(little, big[:heads, :, :width, :dim])
+    assert little.shape != big.shape
+    tables = [n for n, _ in small.named_parameters() if "table" in n and "stages.0.blocks.0" in n]
+    assert len(tables) == 1
+    big, little = large.get_parameter(tables[0]), small.get_parameter(tables[0])
+    assert big.shape == (2, 7, 7) and little.shape == (1, 3, 3)
+    assert torch.equal(little, big[:1, 2:5, 2:5])
+
+
+def test_classical_sharing_keeps_candidates_apart():
+    net = supernet("autoformer", sharing="classical")
+    space = net.space
+    base = {d.name: d.choices[0] for d in space.dims}
+    one, other = space.build(base), space.build(base | {"mlp_ratio": 3})
+    net.zero_grad()
+    F.cross_entropy(net.subnet(one).train()(images()), torch.arange(4)).backward()
+    used = {name for name, _ in net.used(one)}
+    touched = {name for name, grad in net.grads.items() if grad.abs().sum() > 0}
+    assert touched <= used
+    blocks = {name for name, _ in net.used(other) if "blocks" in name}
+    assert blocks and not blocks & used  # no block of one is a block of the other
+    assert {n for n, _ in net.used(other)} & used  # but the frame of equal width is shared
+
+
+def test_drop_path_rates_are_spaced_over_the_supernets_depth():
+    net = supernet("autoformer", drop_path_rate=0.3)
+    view = net.subnet(net.space.smallest())  # 2 of 3 blocks
+    rates = [m.drop_prob for m in view.modules() if type(m).__name__ == "DropPath"]
+    assert sorted(set(rates)) == pytest.approx([0.15]) or sorted(set(rates)) == pytest.approx([0.0, 0.15])
+
+
+def test_recalibration_forgets_other_subnets():
+    net = supernet("glit")
+    arch = net.space.smallest()  # all local
+    view = net.subnet(arch)
+    view.train()(images(5) * 100)  # statistics of something else
+    assert recalibrate(view, [images(1), images(2)]) == 3
+    norm = next(m for m in view.modules() if isinstance(m, torch.nn.BatchNorm1d))
+    seen = []
+    hook = norm.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    with torch.no_grad():
+        view.eval()(images(1)), view.eval()(images(2))
+    hook.remove()
+    expected = torch.stack([x.transpose(0, 1).flatten(1).mean(1) for x in seen]).mean(0)
+    torch.testing.assert_close(norm.running_mean, expected)
+    assert norm.momentum == 0.1
+
+
+def test_warm_start_takes_the_overlap():
+    old = supernet("s3")
+    moved: Space = old.space.moved({"stage1.embed_dim": 4, "stage2.window_size": 2, "stage1.qkv_heads": 1})
+    torch.manual_seed(9)
+    new = Supernet(moved, img_size=16, num_classes=5, in_chans=1)
+    before = {name: w.detach().clone() for name, w in new.bank.items()}
+    assert new.warm_start(old.state_dict()) > 0
+    qkv = "stages.0.blocks.0.attn.qkv.weight"
+    inside = tuple(slice(0, n) for n in old.bank[qkv].shape)
+    assert torch.equal(new.bank[qkv][inside], old.bank[qkv])
+    assert torch.equal(new.bank[qkv][2:], before[qkv][2:])  # what the old space did not have stays
+
+
+def test_weights_of_another_space_are_refused():
+    net = supernet("s3")
+    with pytest.raises(ValueError, match="another space"):
+        net.load_state_dict(supernet("autoformer").state_dict())
+    wider = Supernet(net.space.moved({"stage1.embed_dim": 4}), img_size=16, num_classes=5, in_chans=1)
+    with pytest.raises(ValueError, match="has shape"):
+        net.load_state_dict(wider.state_dict())
+    with pytest.raises(ValueError, match="sharing"):
+        supernet("s3", sharing="elastic")

@@ -1,0 +1,685 @@
+"""Every registered model is a whole timm model: what timm's generic tests demand, and the rest of the interface.
+
+Released models are checked on the meta device at their own size and on the CPU at a small one; what is expensive and
+depends on the code alone (tracing, export, checkpoints) on a small architecture of each family.
+"""
+
+import copy
+import functools
+import json
+import math
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from timm.models import group_parameters, save_for_hf
+from timm.models._features_fx import create_feature_extractor, get_graph_node_names
+from timm.optim import create_optimizer_v2, param_groups_layer_decay
+from timm.utils import ModelEmaV3
+from torch import Tensor, nn
+
+from s3zoo.arch import Arch, AutoFormerBlock, GLiTBlock, S3Block, Stage
+from s3zoo.models import MODELS
+
+# A small architecture of each family whose blocks differ, and sizes that it must be able to take.
+SMALL = {
+    "s3": Arch(
+        "s3",
+        (
+            Stage(16, (S3Block(3, 2, 4, 2.0), S3Block(4, 3, 8, 1.5))),
+            Stage(24, (S3Block(3, 2, 12, 2.0), S3Block(3, 1, 8, 3.0))),
+            Stage(40, (S3Block(7, 5, 8, 2.0),)),
+        ),
+    ),
+    "autoformer": Arch(
+        "autoformer",
+        (Stage(32, (AutoFormerBlock(4, 8, 2.0), AutoFormerBlock(3, 8, 1.5), AutoFormerBlock(2, 8, 2.0))),),
+    ),
+    "glit": Arch(
+        "glit",
+        (
+            Stage(
+                24, (GLiTBlock(3, 3, 4, 3, 1.0, 2.0), GLiTBlock(3, 0, 8, 5, 2.0, 2.0), GLiTBlock(3, 1, 8, 7, 1.0, 1.5))
+            ),
+        ),
+    ),
+}
+FAMILIES = list(MODELS)
+RELEASED = [(family, name) for family in FAMILIES for name in timm.list_models(module=family) if name != family]
+TINY = [name for _, name in RELEASED if name.endswith("_tiny")]
+
+all_models = pytest.mark.parametrize("name", [n for _, n in RELEASED] + FAMILIES)
+families = pytest.mark.parametrize("family", FAMILIES)
+SIZE = 64
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Small tensors gain nothing from a second thread and wait for it on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@functools.cache
+def built_on_meta(name: str) -> nn.Module:
+    with torch.no_grad():
+        return timm.create_model(name, device="meta", dtype=torch.float32).eval()
+
+
+def on_meta(name: str) -> nn.Module:
+    """A released model at its own size, without memory or time."""
+    return copy.deepcopy(built_on_meta(name))
+
+
+def small(family: str, seed: int = 0, **kwargs: Any) -> nn.Module:
+    """The small network with every parameter random, so that each of them matters."""
+    torch.manual_seed(seed)
+    kwargs = {"arch": SMALL[family], "img_size": SIZE, "num_classes": 10, **kwargs}
+    model = timm.create_model(family, **kwargs)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.copy_(torch.randn_like(p) * 0.2 + (1.0 if "norm" in name and name.endswith("weight") else 0.0))
+    return model
+
+
+def cheap(name: str, **kwargs: Any) -> nn.Module:
+    """A released model on the CPU with fast random weights: the proper initialisation would take most of the time."""
+    model = timm.create_model(name, device="meta", img_size=SIZE, **kwargs).to_empty(device="cpu")
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.reset_running_stats()
+        elif any(True for _ in module.buffers(recurse=False)):
+            module.init_non_persistent_buffers()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.uniform_(-0.05, 0.05, generator=generator)
+    return model
+
+
+def images(batch: int = 2, size: int = SIZE, chans: int = 3, seed: int = 1) -> Tensor:
+    return torch.randn(batch, chans, size, size, generator=torch.Generator().manual_seed(seed))
+
+
+def shapes(model: nn.Module) -> dict[str, torch.Size]:
+    return {name: value.shape for name, value in model.state_dict().items()}
+
+
+# What timm knows about a model
+
+
+@families
+def test_listed(family: str) -> None:
+    names = timm.list_models(module=family)
+    assert family in names and f"{family}_tiny" in names
+    assert set(timm.list_models(f"{family}_*")) >= set(names) - {family}
+    for name in names:
+        assert timm.is_model(name) and timm.models.is_model_in_modules(name, [family])
+        assert timm.models.get_arch_pretrained_cfgs(name), f"{name} has no default_cfgs entry"
+
+
+@all_models
+def test_pretrained_cfg(name: str) -> None:
+    for tag, cfg in timm.models.get_arch_pretrained_cfgs(name).items():
+        assert cfg.input_size[0] == 3 and cfg.num_classes == 1000 and cfg.license, tag
+        if cfg.hf_hub_id:  # else timm would fall back to a pickle
+            assert cfg.hf_hub_filename == "model.safetensors", tag
+        if cfg.url:
+            assert cfg.url.startswith("https://"), tag
+
+
+@all_models
+def test_unpublished_weights_are_one_sentence(name: str) -> None:
+    cfg = timm.get_pretrained_cfg(name)
+    if cfg.hf_hub_id or cfg.url or cfg.custom_load:
+        pytest.skip("weights are published")
+    with pytest.raises(ValueError, match=name) as error:
+        timm.create_model(name, pretrained=True, device="meta")
+    assert "\n" not in str(error.value) and "use " in str(error.value)
+
+
+@all_models
+@torch.no_grad()
+def test_default_cfg(name: str) -> None:
+    """On the meta device, at the size of the config: what timm reads off a model before it trains or cuts it."""
+    model = on_meta(name)
+    state = model.state_dict()
+    assert {t.device.type for t in state.values()} == {"meta"}
+    cfg = model.default_cfg
+    assert cfg["architecture"] == name
+    assert state[cfg["classifier"] + ".weight"].shape[0] == model.num_classes == cfg["num_classes"] == 1000
+    assert state[cfg["first_conv"] + ".weight"].shape[1] == 3
+    assert model.get_classifier() is model.get_submodule(cfg["classifier"])
+    assert model.embed_dim == model.feature_info[0]["num_chs"]
+    levels = [(info["num_chs"], info["reduction"]) for info in model.feature_info]
+    assert len(levels) >= 3 and [r for _, r in levels] == sorted(r for _, r in levels)
+    assert all(model.get_submodule(info["module"]) is not None for info in model.feature_info)
+
+    x = torch.empty(2, *cfg["input_size"], device="meta")
+    features, maps = model.forward_intermediates(x)
+    sides = [tuple(math.ceil(side / r) for side in cfg["input_size"][1:]) for _, r in levels]
+    assert [m.shape for m in maps] == [(2, chans, *side) for (chans, _), side in zip(levels, sides, strict=True)]
+    if cfg.get("pool_size"):
+        assert model.output_fmt == "NHWC" and features.shape == (2, *cfg["pool_size"], model.num_features)
+    else:
+        assert features.ndim == 3 and features.shape[2] == model.num_features
+    assert model.forward_head(features).shape == (2, 1000)
+    assert model.forward_head(features, pre_logits=True).shape == (2, model.head_hidden_size)
+
+    model.reset_classifier(0)
+    assert model.num_classes == 0 and isinstance(model.get_classifier(), nn.Identity)
+    assert model.forward_head(features).shape == (2, model.num_features)
+    assert model.forward_head(features, pre_logits=True).shape == (2, model.num_features)
+    model.reset_classifier(0, "")
+    assert model.forward_head(features).shape == features.shape
+
+    model = on_meta(name).to(torch.float64)
+    for classes in (0, 2):
+        for training in (True, False):
+            model.train(training)
+            model.reset_classifier(classes)
+            assert all(m.training == training for m in model.modules())
+            assert {(p.device.type, p.dtype) for p in model.parameters()} == {("meta", torch.float64)}
+    assert model.num_classes == 2 and model.forward_head(features.double()).shape == (2, 2)
+
+
+@all_models
+@torch.no_grad()
+def test_features_only(name: str) -> None:
+    full = built_on_meta(name)
+    x = torch.empty(1, *full.default_cfg["input_size"], device="meta")
+    model = timm.create_model(name, features_only=True, device="meta")
+    maps = model(x)
+    assert len(maps) >= 3
+    for y, channels, reduction in zip(maps, model.feature_info.channels(), model.feature_info.reduction(), strict=True):
+        assert y.shape == (1, channels, *(math.ceil(side / reduction) for side in x.shape[2:]))
+
+
+@families
+@torch.no_grad()
+def test_features_only_options(family: str) -> None:
+    args = dict(arch=SMALL[family], img_size=SIZE, device="meta")
+    full = timm.create_model(family, **args)
+    n = len(full.feature_info)
+    for options, expected in (
+        (dict(out_indices=(0, n - 2)), [0, n - 2]),
+        (dict(out_indices=(-2, -1)), [n - 2, n - 1]),
+        (dict(out_indices=2), [n - 2, n - 1]),
+        (dict(feature_cfg=dict(out_indices=[1])), [1]),
+        (dict(feature_cfg=dict(out_indices=[1]), out_indices=(0,), feature_cls="getter"), [0]),
+    ):
+        model = timm.create_model(family, features_only=True, **args, **options)
+        maps = model(torch.empty(1, 3, SIZE, SIZE, device="meta"))
+        assert [m.shape[1] for m in maps] == model.feature_info.channels()
+        assert model.feature_info.channels() == [full.feature_info[i]["num_chs"] for i in expected]
+        assert model.feature_info.reduction() == [full.feature_info[i]["reduction"] for i in expected]
+
+
+@families
+@torch.no_grad()
+def test_without_classifier(family: str) -> None:
+    args = dict(arch=SMALL[family], img_size=SIZE, num_classes=0, device="meta")
+    x = torch.empty(2, 3, SIZE, SIZE, device="meta")
+    model = timm.create_model(family, **args)
+    features = model.forward_features(x)
+    assert model(x).shape == (2, model.num_features)
+    model.reset_classifier(0, "")
+    assert model(x).shape == features.shape
+    assert timm.create_model(family, global_pool="", **args)(x).shape == features.shape
+
+
+@all_models
+def test_parameter_groups(name: str) -> None:
+    model = on_meta(name)
+    names = {n for n, _ in model.named_parameters()}
+    for coarse in (False, True):
+        groups = group_parameters(model, model.group_matcher(coarse=coarse))
+        placed = [n for members in groups.values() for n in members]
+        assert sorted(placed) == sorted(names)  # each once
+        order = group_parameters(model, model.group_matcher(coarse=coarse), reverse=True)
+        first, head = model.default_cfg["first_conv"], model.default_cfg["classifier"]
+        assert order[first + ".weight"] == 0 and order[head + ".weight"] == max(order.values()) == len(groups) - 1
+        # Everything but the stem and the classifier lies between them, block by block.
+        assert len(groups) >= (3 if coarse else sum(model.arch.depths) + 2)
+        assert all(0 < i < len(groups) - 1 for n, i in order.items() if ".blocks." in f".{n}")
+
+    exempt = model.no_weight_decay()
+    assert exempt <= names
+    decayed = set()
+    optimizer = create_optimizer_v2(model, opt="adamw", lr=1e-3, weight_decay=0.1)
+    index = {id(p): n for n, p in model.named_parameters()}
+    for group in optimizer.param_groups:
+        decayed |= {index[id(p)] for p in group["params"] if group["weight_decay"]}
+    for n in decayed:  # only matrices and kernels are left
+        assert not any(word in n for word in ("bias", "norm", "pos_embed", "cls_token", "table", "rel_pos", ".bn")), n
+    for n, p in model.named_parameters():
+        parts = n.split(".")
+        matrix = parts[-1] in ("weight", "reduction") and not any("norm" in part or part == "bn" for part in parts)
+        assert (n in decayed) == (matrix and p.ndim > 1), n
+    assert param_groups_layer_decay(model, weight_decay=0.1, layer_decay=0.7)
+
+
+@all_models
+@torch.no_grad()
+def test_prune_intermediate_layers(name: str) -> None:
+    model = on_meta(name)
+    before = sum(p.numel() for p in model.parameters())
+    kept = model.prune_intermediate_layers([0, 1], prune_norm=True, prune_head=True)
+    assert kept == [0, 1]
+    assert sum(p.numel() for p in model.parameters()) < before
+    x = torch.empty(1, *model.default_cfg["input_size"], device="meta")
+    maps = model.forward_intermediates(x, indices=kept, intermediates_only=True)
+    assert [m.shape[1] for m in maps] == [model.feature_info[i]["num_chs"] for i in kept]
+    assert isinstance(model.get_classifier(), nn.Identity)
+
+
+@families
+@torch.no_grad()
+def test_set_input_size(family: str) -> None:
+    args = dict(arch=SMALL[family], num_classes=10, device="meta")
+    model = timm.create_model(family, img_size=96, **args)
+    assert model(torch.empty(1, 3, 96, 96, device="meta")).shape == (1, 10)
+    for size in ((128, 64), (160, 160), 32):
+        model.set_input_size(img_size=size)
+        assert model.arch == SMALL[family]  # genes stay
+        height, width = (size, size) if isinstance(size, int) else size
+        assert model(torch.empty(1, 3, height, width, device="meta")).shape == (1, 10)
+        built = timm.create_model(family, img_size=size, **args)
+        assert shapes(built) == shapes(model)
+
+
+# Numbers, at a small size
+
+
+@pytest.mark.parametrize("name", [n for _, n in RELEASED])
+def test_forward_and_backward(name: str) -> None:
+    model = cheap(name, num_classes=42).eval()
+    x = images(batch=2)
+    with torch.no_grad():
+        y = model(x)
+        assert y.shape == (2, 42) and y.isfinite().all()
+        final, maps = model.forward_intermediates(x)
+        features = model.forward_features(x)
+        assert torch.allclose(final, features, atol=1e-5)
+        assert len(maps) >= 3 and all(m.ndim == 4 and m.isfinite().all() for m in maps)
+        assert torch.allclose(model.forward_head(features), y, atol=1e-5)
+    y = model.train()(x)
+    (y - 1).square().mean().backward()
+    without = [n for n, p in model.named_parameters() if p.grad is None]
+    assert not without and y.shape == (2, 42)
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+@families
+def test_gradients_checkpointing_and_determinism(family: str) -> None:
+    torch.set_num_threads(2)
+    model = small(family).train()
+    x = images()
+
+    def run(checkpointing: bool) -> tuple[Tensor, dict[str, Tensor]]:
+        run_model = copy.deepcopy(model)
+        run_model.set_grad_checkpointing(checkpointing)
+        y = run_model(x)
+        y.square().mean().backward()
+        return y.detach(), {n: p.grad for n, p in run_model.named_parameters() if p.grad is not None}
+
+    y, grads = run(False)
+    assert grads.keys() == {n for n, _ in model.named_parameters()}
+    assert all(g.abs().max() > 0 for g in grads.values())
+    again, same = run(False)
+    assert torch.equal(y, again) and all(torch.equal(same[n], g) for n, g in grads.items())  # bit for bit, 2 threads
+    saved, cut = run(True)
+    assert torch.allclose(y, saved, atol=1e-6)
+    assert all(torch.allclose(cut[n], g, rtol=1e-4, atol=1e-6) for n, g in grads.items())
+
+    model.eval()
+    final, maps = model.forward_intermediates(x)
+    model.set_grad_checkpointing(True)
+    final2, maps2 = model.forward_intermediates(x)
+    assert torch.allclose(final, final2, atol=1e-5)
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(maps, maps2, strict=True))
+
+
+@families
+def test_intermediates_and_features_agree(family: str) -> None:
+    model = small(family).eval()
+    x = images()
+    n = len(model.feature_info)
+    with torch.no_grad():
+        final, maps = model.forward_intermediates(x)
+        assert torch.equal(final, model.forward_features(x))
+        assert len(maps) == n
+        for indices, expected in ((2, [n - 2, n - 1]), ([0, 2], [0, 2]), ([-1], [n - 1])):
+            for stop_early in (False, True):
+                got = model.forward_intermediates(x, indices, stop_early=stop_early, intermediates_only=True)
+                assert len(got) == len(expected)
+                assert all(torch.equal(g, maps[i]) for g, i in zip(got, expected, strict=True))
+        normed = model.forward_intermediates(x, [n - 1], norm=True, intermediates_only=True)[0]
+        assert not torch.allclose(normed, maps[-1])
+        with pytest.raises(ValueError, match="output_fmt"):
+            model.forward_intermediates(x, output_fmt="CHWN")
+
+        state = model.state_dict()
+        features = timm.create_model(
+            family,
+            arch=SMALL[family],
+            img_size=SIZE,
+            num_classes=10,
+            features_only=True,
+            out_indices=(0, 1),
+            pretrained=True,
+            pretrained_cfg_overlay=dict(state_dict=state, num_classes=10),
+        ).eval()
+        for a, b in zip(features(x), maps[:2], strict=True):
+            assert torch.equal(a, b)
+
+
+@families
+def test_pretrained_with_other_channels_and_classes(family: str) -> None:
+    """Through timm's loading path, in our own layout: nothing may be lost on the way."""
+    source = small(family).eval()
+    state = source.state_dict()
+    overlay = dict(state_dict=state, num_classes=10)
+
+    def load(**kwargs: Any) -> nn.Module:
+        kwargs = {"arch": SMALL[family], "img_size": SIZE, "num_classes": 10, **kwargs}
+        return timm.create_model(family, pretrained=True, pretrained_cfg_overlay=dict(overlay), **kwargs).eval()
+
+    x = images()
+    with torch.no_grad():
+        y = source(x)
+        assert torch.equal(load()(x), y)
+        features = source.forward_head(source.forward_features(x), pre_logits=True)
+        for classes in (5, 0):
+            model = load(num_classes=classes)
+            assert torch.equal(model.forward_head(model.forward_features(x), pre_logits=True), features)
+        gray = load(in_chans=1)
+        assert torch.allclose(gray(x[:, :1]), source(x[:, :1].expand(-1, 3, -1, -1)), atol=1e-4)
+    overlay["state_dict"] = dict(list(state.items())[: len(state) // 2])  # a truncated file
+    with pytest.raises(ValueError) as error:
+        load()
+    assert "\n" not in str(error.value)
+
+
+@families
+def test_foreign_weights_are_refused(family: str) -> None:
+    other = next(f for f in [*SMALL, "resnet"] if f != family and f in [*MODELS, "resnet"])
+    state = (small(other) if other in MODELS else timm.create_model("resnet10t", num_classes=10)).state_dict()
+    with pytest.raises(ValueError) as error:
+        timm.create_model(
+            family,
+            arch=SMALL[family],
+            img_size=SIZE,
+            num_classes=10,
+            pretrained=True,
+            pretrained_cfg_overlay=dict(state_dict=state, num_classes=10),
+        )
+    assert "\n" not in str(error.value)
+
+
+@families
+def test_a_folder_is_a_model(family: str, tmp_path: Path) -> None:
+    model = small(family).eval()
+    save_for_hf(
+        model,
+        tmp_path,
+        safe_serialization=True,
+        model_args=dict(arch=model.arch.to_dict(), img_size=SIZE, num_classes=10),
+    )
+    assert json.loads((tmp_path / "config.json").read_text())["architecture"] == family
+    back = timm.create_model(f"local-dir:{tmp_path}", pretrained=True).eval()
+    assert back.arch == model.arch
+    with torch.no_grad():
+        assert torch.equal(back(images()), model(images()))
+
+
+@families
+def test_arch_in_every_form(family: str, tmp_path: Path) -> None:
+    arch = SMALL[family]
+    path = tmp_path / "arch.json"
+    path.write_text(arch.to_json(indent=1))
+    for form in (arch, arch.to_dict(), arch.to_json(), path, str(path)):
+        model = timm.create_model(family, arch=form, device="meta", img_size=SIZE)
+        assert model.arch == arch
+    wrong = next(f for f in SMALL if f != family)
+    with pytest.raises(ValueError, match=family) as error:
+        timm.create_model(family, arch=SMALL[wrong])
+    assert "\n" not in str(error.value)
+
+
+@families
+def test_bad_input_is_one_sentence(family: str) -> None:
+    model = small(family).eval()
+    for shape in ((1, 4, SIZE, SIZE), (1, 1, SIZE, SIZE), (3, SIZE, SIZE), (1, 3, 0, SIZE)):
+        with pytest.raises(ValueError) as error:
+            model(torch.zeros(shape))
+        assert "\n" not in str(error.value), shape
+    for size in (0, -4, (64,), (64, 0), "64", 6.4, True):
+        with pytest.raises(ValueError, match="img_size"):
+            timm.create_model(family, arch=SMALL[family], img_size=size, device="meta")
+        with pytest.raises(ValueError, match="img_size"):
+            timm.create_model(family, arch=SMALL[family], img_size=SIZE, device="meta").set_input_size(img_size=size)
+
+
+# Options
+
+
+@families
+def test_drop_rate_and_drop_path_rate(family: str) -> None:
+    x = images()
+    plain = small(family).eval()
+    with torch.no_grad():
+        y = plain(x)
+        for option in ("drop_rate", "drop_path_rate"):
+            model = small(family, **{option: 0.5}).eval()
+            assert torch.equal(model(x), y)  # no effect in evaluation
+            model.train()
+            for m in model.modules():
+                if isinstance(m, nn.modules.batchnorm._BatchNorm):
+                    m.eval()
+            torch.manual_seed(0)
+            first = model(x)
+            torch.manual_seed(1)
+            assert not torch.equal(first, model(x)), option
+    model = timm.create_model(family, arch=SMALL[family], drop_path_rate=0.3, device="meta")
+    rates = [m.drop_prob for m in model.modules() if hasattr(m, "drop_prob")]
+    depth = sum(SMALL[family].depths)
+    linear = [0.3 * i / (depth - 1) for i in range(depth)]
+    assert np.allclose(sorted(set(np.round(rates, 6))), linear, atol=1e-6)
+    assert np.allclose(rates, np.repeat(linear, len(rates) // depth), atol=1e-6)
+
+
+@families
+def test_global_pool(family: str) -> None:
+    model = small(family).eval()
+    x = images()
+    with torch.no_grad():
+        avg = model.forward_head(model.forward_features(x), pre_logits=True)
+        model.reset_classifier(0, "")
+        unpooled = model(x)
+        assert model.global_pool == "" and torch.equal(unpooled, model.forward_features(x))
+        model.reset_classifier(7, "avg")
+        assert model.global_pool == "avg" and model(x).shape == (2, 7)
+        pooled = model.forward_head(model.forward_features(x), pre_logits=True)
+        dims = (1, 2) if unpooled.ndim == 4 else (1,)
+        skip = unpooled.ndim == 3 and unpooled.shape[1] != (SIZE // model.arch.patch_size) ** 2  # a class token
+        tokens = unpooled[:, 1:] if skip else unpooled
+        assert torch.allclose(pooled, tokens.mean(dims), atol=1e-5)
+        if family != "glit":  # GLiT reads the class token
+            assert torch.allclose(avg, pooled, atol=1e-6)
+
+
+@families
+def test_dtype_and_channels(family: str) -> None:
+    model = timm.create_model(family, arch=SMALL[family], img_size=SIZE, in_chans=5, num_classes=3, dtype=torch.float64)
+    assert {p.dtype for p in model.parameters()} == {torch.float64}
+    y = model.eval()(images(chans=5).double())
+    assert y.dtype == torch.float64 and y.shape == (2, 3)
+
+
+@families
+def test_reset_classifier_keeps_the_backbone(family: str) -> None:
+    model = small(family).eval()
+    x = images()
+    with torch.no_grad():
+        features = model.forward_features(x)
+        for classes in (0, 4):
+            model.reset_classifier(classes)
+            assert torch.equal(model.forward_features(x), features)
+
+
+@families
+def test_ema_copy(family: str) -> None:
+    model = small(family)
+    ema = ModelEmaV3(model, decay=0.5)
+    before = {n: p.detach().clone() for n, p in model.named_parameters()}
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(1.0)
+    ema.update(model)
+    for n, p in ema.module.named_parameters():
+        assert torch.allclose(p, before[n] + 0.5, atol=1e-6)
+    assert ema.module(images()).shape == (2, 10)
+
+
+@families
+def test_init_weights_after_to_empty(family: str) -> None:
+    model = timm.create_model(family, arch=SMALL[family], img_size=SIZE, num_classes=10, device="meta")
+    model.to_empty(device="cpu")
+    with torch.no_grad():
+        for t in [*model.parameters(), *model.buffers()]:
+            t.fill_(math.nan if t.is_floating_point() else 0)
+    torch.manual_seed(0)
+    model.init_weights(needs_reset=True)
+    assert all(t.isfinite().all() for t in [*model.parameters(), *model.buffers()])
+    torch.manual_seed(0)
+    built = timm.create_model(family, arch=SMALL[family], img_size=SIZE, num_classes=10)
+    for (n, a), (_, b) in zip(model.state_dict().items(), built.state_dict().items(), strict=True):
+        assert a.shape == b.shape
+        if a.is_floating_point() and a.numel() > 200:  # the same distribution, drawn in another order
+            assert abs(a.std() - b.std()) < 0.35 * b.std() + 1e-8, n
+        elif b.numel() and torch.equal(b, b.flatten()[0].expand_as(b)):  # a constant
+            assert torch.equal(a, b), n
+    with torch.no_grad():
+        assert model.eval()(images()).isfinite().all()
+
+
+# Tracing, compiling, export
+
+
+def quiet_script(model: nn.Module) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.jit.script(model)
+
+
+def traced(model: nn.Module) -> nn.Module:
+    """The FX graph up to the last node, in timm's way (its list of modules that are not traced)."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        train_nodes, eval_nodes = get_graph_node_names(model)
+        assert train_nodes[-1] == eval_nodes[-1]
+        return create_feature_extractor(model, {eval_nodes[-1]: "y"})
+
+
+def check_torchscript(model: nn.Module) -> None:
+    x = images(batch=1)
+    with torch.no_grad():
+        assert torch.allclose(quiet_script(model.eval())(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+def check_fx(model: nn.Module) -> None:
+    x = images()
+    fx = traced(model.eval()).eval()
+    with torch.no_grad():
+        y = model(x)
+        assert torch.equal(fx(x)["y"], y)
+        assert torch.allclose(quiet_script(fx)(x)["y"], y, rtol=1e-4, atol=1e-5)
+
+
+@families
+def test_torchscript(family: str) -> None:
+    check_torchscript(small(family))
+
+
+@families
+def test_fx(family: str) -> None:
+    check_fx(small(family))
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_torchscript_and_fx_of_the_tiny_models(name: str) -> None:
+    check_torchscript(cheap(name))
+    check_fx(cheap(name))
+
+
+@families
+def test_fx_backward(family: str) -> None:
+    fx = traced(small(family, drop_path_rate=0.1).train()).train()
+    fx(images())["y"].square().mean().backward()
+    assert not [n for n, p in fx.named_parameters() if p.grad is None]
+
+
+@families
+def test_compile_without_graph_breaks(family: str) -> None:
+    model = small(family).train()
+    reference = copy.deepcopy(model)
+    x = images()
+    torch._dynamo.reset()
+    y = torch.compile(model, fullgraph=True, backend="eager")(x)
+    expected = reference(x)
+    assert torch.allclose(y, expected, rtol=1e-4, atol=1e-4)
+    y.square().mean().backward()
+    expected.square().mean().backward()
+    for (n, a), (_, b) in zip(model.named_parameters(), reference.named_parameters(), strict=True):
+        assert a.grad is not None and b.grad is not None
+        assert torch.allclose(a.grad, b.grad, rtol=1e-3, atol=1e-5), n
+
+
+@families
+def test_onnx(family: str, tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    model = small(family).eval()
+    x = images(batch=1)
+    path = tmp_path / "model.onnx"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(model, (x,), path, dynamo=True, verbose=False)
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    (y,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    with torch.no_grad():
+        assert np.allclose(y, model(x).numpy(), rtol=1e-3, atol=1e-4)
+
+
+# What the supernet builds on
+
+
+@families
+def test_blocks_are_built_one_by_one(family: str) -> None:
+    model = small(family)
+    cls = MODELS[family]
+    for s, stage in enumerate(model.arch.stages):
+        blocks = model.get_submodule(cls.blocks_path(s))
+        assert len(blocks) == stage.depth
+        for i, block in enumerate(blocks):
+            made = cls.make_block(model.arch, s, i, drop_path=0.1, device="meta")
+            assert type(made) is type(block)
+            assert shapes(made) == shapes(block)
+            assert {m.drop_prob for m in made.modules() if hasattr(m, "drop_prob")} == {0.1}
+
+
+@families
+def test_center_cropped_axes_exist(family: str) -> None:
+    for name, module in small(family).named_modules():
+        for parameter, axes in getattr(module, "center_cropped", {}).items():
+            owner = dict(module.named_parameters())
+            assert parameter in owner, (name, parameter)
+            assert all(0 <= axis < owner[parameter].ndim for axis in axes)

@@ -1,0 +1,90 @@
+"""The wheel holds all that is needed: built from a copy of the sources and used outside the clone."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+IN_WHEEL = ("s3zoo", "configs", "pyproject.toml", "setup.py", "README.md", "LICENSE", "NOTICE")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy, so that neither build products in the clone nor files outside IN_WHEEL can help."""
+    source = tmp_path_factory.mktemp("source")
+    for name in IN_WHEEL:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, source)
+    (source / "configs" / "probe" / "deep").mkdir(parents=True)
+    (source / "configs" / "probe" / "deep" / "some-run.py").write_text("answer = 42\n")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation"]
+    built = subprocess.run(command, cwd=source, capture_output=True, text=True)
+    assert built.returncode == 0, built.stdout[-2000:] + built.stderr[-2000:]
+    (path,) = (source / "dist").glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def outside(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment with the wheel, that borrows the other packages from the one the tests run in."""
+    home = tmp_path_factory.mktemp("outside")
+    venv.create(home / "env", with_pip=False, symlinks=True)
+    python = home / "env" / "bin" / "python"
+    target = subprocess.check_output(
+        [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], text=True
+    ).strip()
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([*pip, str(wheel)], check=True)
+    # As a plain path entry, the borrowed site-packages come after the wheel and its .pth files (the editable
+    # installation of the clone) are not read.
+    Path(target, "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return home
+
+
+def run(outside: Path, *command: str) -> str:
+    env = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    program = [str(outside / "env" / "bin" / command[0]), *command[1:]]
+    done = subprocess.run(program, cwd=outside, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def test_contents(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    modules = {str(path.relative_to(ROOT)) for path in (ROOT / "s3zoo").rglob("*.py")}
+    configs = {f"s3zoo/{path.relative_to(ROOT)}" for path in (ROOT / "configs").rglob("*.py")}
+    assert modules | configs <= set(names)
+    assert not [name for name in names if name.startswith(("tests", "tools", "configs"))]
+    licences = {name.rpartition("/")[2] for name in names if "dist-info/licenses/" in name}
+    assert licences == {"LICENSE", "NOTICE"}
+
+
+def test_doctor(outside: Path) -> None:
+    found = json.loads(run(outside, "s3zoo", "doctor", "--json"))
+    assert found["s3zoo"]["commit"] is None
+    assert Path(found["s3zoo"]["configs"]).is_relative_to(outside)
+    assert found["problems"] == []
+
+
+def test_models_and_configs(outside: Path) -> None:
+    code = """
+import runpy, s3zoo, timm
+from s3zoo.paths import configs_dir
+print(s3zoo.__file__)
+print(*timm.list_models("s3_*"))
+print(runpy.run_path(str(configs_dir() / "probe" / "deep" / "some-run.py"))["answer"])
+"""
+    file, models, answer = run(outside, "python", "-c", code).splitlines()
+    assert Path(file).is_relative_to(outside)
+    assert {"s3_tiny", "s3_small", "s3_base"} <= set(models.split())
+    assert answer == "42"
