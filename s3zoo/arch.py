@@ -220,9 +220,8 @@ class Arch:
         if self.stem_depth and self.family != "shunted":
             raise _bad("stem_depth", self.stem_depth, f"0 in family {self.family!r}")
         if family.stages and len(self.stages) != family.stages:
-            raise ValueError(
-                f"stages is a list of {len(self.stages)}, but must be a list of {family.stages} in family {self.family!r}."
-            )
+            given, valid = len(self.stages), f"a list of {family.stages} in family {self.family!r}"
+            raise ValueError(f"stages is a list of {given}, but must be {valid}.")
         for i, stage in enumerate(self.stages):
             for j, block in enumerate(stage.blocks):
                 where = f"stages[{i}].blocks[{j}]"
@@ -259,7 +258,8 @@ class Arch:
         exist have no effect. Architectures are compared, cached and built in this form.
         """
         height, width = (img_size, img_size) if isinstance(img_size, int) else img_size
-        integer(1)("img_size", height), integer(1)("img_size", width)
+        for side in (height, width):
+            integer(1)("img_size", side)
         if self.family == "s3":
             stages = []
             for i, stage in enumerate(self.stages):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,15 @@ def to_arch(subnet: reference.Subnet, head_dim: int = 64, patch_size: int = 16) 
 @cache
 def supernet(size: str) -> dict[str, Tensor]:
     return reference.random_supernet(*reference.SUPERNETS[size][:3], seed=SIZES.index(size))
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """These are many small products: on a busy machine, threads that wait for each other cost more than they gain."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture
@@ -172,16 +182,12 @@ def test_no_tensor_of_tokens_times_tokens_times_width() -> None:
 def test_backward_is_deterministic_and_reaches_everything() -> None:
     model = AutoFormer(SMALL_ARCH, img_size=(48, 80), num_classes=5, drop_path_rate=0.0)
     x = torch.randn(4, 3, 48, 80)
-    threads = torch.get_num_threads()
     torch.set_num_threads(2)
-    try:
-        runs = []
-        for _ in range(5):
-            model.zero_grad()
-            model(x).square().sum().backward()
-            runs.append({name: p.grad.clone() for name, p in model.named_parameters()})  # type: ignore[union-attr]
-    finally:
-        torch.set_num_threads(threads)
+    runs = []
+    for _ in range(5):
+        model.zero_grad()
+        model(x).square().sum().backward()
+        runs.append({name: p.grad.clone() for name, p in model.named_parameters()})  # type: ignore[union-attr]
     for name, gradient in runs[0].items():
         assert gradient.abs().sum() > 0, name
         assert all(torch.equal(gradient, run[name]) for run in runs[1:]), name
@@ -367,7 +373,7 @@ def test_pretrained(release: tuple[str, Path], images: Tensor, monkeypatch: pyte
     monkeypatch.setattr(official, "read_checkpoint", None)
     monkeypatch.setattr(official.urllib.request, "urlopen", None)
     other = timm.create_model(
-        "autoformer_tiny", pretrained=True, pretrained_cfg_overlay=overlay, num_classes=10, in_chans=1, img_size=(128, 256)
+        "autoformer_tiny", True, pretrained_cfg_overlay=overlay, num_classes=10, in_chans=1, img_size=(128, 256)
     )
     patch = supernet("tiny")["patch_embed_super.proj.weight"][:192]
     torch.testing.assert_close(other.patch_embed.proj.weight, patch.sum(1, keepdim=True))

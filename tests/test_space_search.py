@@ -123,6 +123,7 @@ def test_s3_heads_are_measured_as_qkv_width(unit: str, expected: tuple[int, ...]
     samples = [(S3_INITIAL.build(base | {"stage1.qkv_heads": h}), 30 - 0.3 * h) for h in (7, 8, 9)]
     decision = s3_decide(S3_INITIAL, samples, SpaceSearch(slope_unit=unit))
     assert choices(decision, "stage1.qkv_heads") == expected
+    assert rows(decision)["stage1.qkv_heads"]["slope"] == pytest.approx({"step": -0.6, "raw": -0.3 / 32}[unit])
     assert [name for name, row in rows(decision).items() if row["shift"]] == ["stage1.qkv_heads"]
 
 
@@ -673,7 +674,9 @@ def test_s4_limit_on_macs_holds_for_every_network() -> None:
     dearest = max(map(macs, space.enumerate()))
     assert dearest > macs(space.largest())
     config = s4(limit_metric="macs", upper=dearest * 1.1)
-    pairs = measured(space, depth=1, embed_dim=1, window_size=1, qkv_heads=1, mlp_ratio=1)
+    pairs = measured(space, depth=1, embed_dim=1, window_size=1, qkv_heads=0.1, mlp_ratio=1)
+    steps = s4_decide(space, pairs, s4(slope_unit="step"), macs).record  # a head is 8 channels: 0.8 points a step
+    assert dict(zip(steps["moving"], steps["z"], strict=True))["qkv_heads"] == pytest.approx(0.8)
     decision = s4_decide(space, pairs, config, macs)
     assert decision.moved and decision.record["largest_before"] == dearest
     assert decision.record["largest_after"] == max(map(macs, decision.space.enumerate())) < config.upper

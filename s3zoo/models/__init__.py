@@ -1,11 +1,9 @@
 """The networks, one module per family; importing this package registers them with timm."""
 
-import importlib
+from torch import nn
 
-# temporary while the families are written
-MODELS: dict[str, type] = {}
-for _family, _cls in {"s3": "S3", "autoformer": "AutoFormer", "glit": "GLiT"}.items():
-    try:
-        MODELS[_family] = getattr(importlib.import_module(f"s3zoo.models.{_family}"), _cls)
-    except (ModuleNotFoundError, AttributeError):
-        pass
+from s3zoo.models.autoformer import AutoFormer
+from s3zoo.models.glit import GLiT
+from s3zoo.models.s3 import S3
+
+MODELS: dict[str, type[nn.Module]] = {"s3": S3, "autoformer": AutoFormer, "glit": GLiT}

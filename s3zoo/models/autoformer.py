@@ -24,7 +24,6 @@ from timm.layers import (
     global_pool_nlc,
     register_notrace_function,
     resample_abs_pos_embed,
-    trunc_normal_,
 )
 from timm.models import build_model_with_cfg, checkpoint, generate_default_cfgs, named_apply, register_model
 from timm.models._builder import resolve_pretrained_cfg
@@ -34,7 +33,7 @@ from torch import Tensor, nn
 from s3zoo.arch import Arch, AutoFormerBlock, Stage
 from s3zoo.cost import RELATIVE_ROWS
 from s3zoo.models import official
-from s3zoo.models.layers import DropPath, HeadProjection, QkvLinear
+from s3zoo.models.layers import DropPath, HeadProjection, QkvLinear, trunc_normal_
 
 __all__ = ["AutoFormer", "checkpoint_filter_fn", "largest_arch", "subnet_state_dict"]  # register_model adds the others
 
@@ -377,7 +376,7 @@ def _pool(global_pool: str) -> str:
 
 
 def _to_size(img_size: int | Sequence[int], patch_size: int) -> tuple[int, int]:
-    size = (img_size, img_size) if isinstance(img_size, int) else tuple(img_size)
+    size = tuple(img_size) if isinstance(img_size, Sequence) else (img_size, img_size)
     if len(size) != 2 or any(isinstance(s, bool) or not isinstance(s, int) or s < 1 or s % patch_size for s in size):
         raise ValueError(
             f"img_size is {img_size!r}, but must be a multiple of the patch size {patch_size}, or a pair (height, "

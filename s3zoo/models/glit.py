@@ -18,7 +18,7 @@ from typing import Any, Final
 import torch
 import torch.nn.functional as F
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
-from timm.layers import Mlp, get_device_dtype, resample_abs_pos_embed, trunc_normal_
+from timm.layers import Mlp, get_device_dtype, resample_abs_pos_embed
 from timm.models import build_model_with_cfg, generate_default_cfgs, named_apply, register_model
 from timm.models._builder import resolve_pretrained_cfg
 from timm.models._features import feature_take_indices
@@ -28,7 +28,7 @@ from torch.utils.checkpoint import checkpoint
 
 from s3zoo.arch import Arch, GLiTBlock, Stage
 
-from .layers import DropPath, HeadProjection, QkvLinear
+from .layers import DropPath, HeadProjection, QkvLinear, trunc_normal_
 
 ArchLike = Arch | Mapping[str, Any] | str | Path
 

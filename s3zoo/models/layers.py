@@ -7,8 +7,13 @@ own axis (the corner rule). A module names the exceptions, spatial axes that are
 
 import torch
 import torch.nn.functional as F
-from timm.layers import trunc_normal_
+from timm.layers import trunc_normal_ as timm_trunc_normal_
 from torch import Tensor, nn
+
+
+def trunc_normal_(tensor: Tensor, std: float = 0.02) -> Tensor:
+    """timm's, and nothing at all on the meta device, where it is slow and supernets make blocks by the thousand."""
+    return tensor if tensor.is_meta else timm_trunc_normal_(tensor, std=std)
 
 
 class QkvLinear(nn.Module):

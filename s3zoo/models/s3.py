@@ -24,7 +24,6 @@ from timm.layers import (
     register_notrace_module,
     resample_patch_embed,
     resize_rel_pos_bias_table,
-    trunc_normal_,
 )
 from timm.models import build_model_with_cfg, checkpoint_seq, generate_default_cfgs, named_apply, register_model
 from timm.models._builder import resolve_pretrained_cfg
@@ -32,7 +31,7 @@ from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
 from s3zoo.arch import Arch, S3Block, Stage
-from s3zoo.models.layers import DropPath, HeadProjection, QkvLinear
+from s3zoo.models.layers import DropPath, HeadProjection, QkvLinear, trunc_normal_
 
 __all__ = ["S3", "checkpoint_filter_fn", "timm_model_args", "to_timm_state_dict"]  # register_model adds the entrypoints
 
@@ -249,7 +248,7 @@ class S3(nn.Module):
             stages.append(S3Stage(PatchMerging(in_dim, dim, **dd) if i else nn.Identity(), blocks))
             done, in_dim = done + depth, dim
         self.stages = nn.Sequential(*stages)
-        self.norm = nn.LayerNorm(self.num_features, **dd)
+        self.norm: nn.Module = nn.LayerNorm(self.num_features, **dd)
         self.head = ClassifierHead(
             self.num_features, num_classes, pool_type=global_pool, drop_rate=drop_rate, input_fmt="NHWC", **dd
         )
@@ -295,8 +294,9 @@ class S3(nn.Module):
 
     @torch.jit.ignore
     def set_grad_checkpointing(self, enable: bool = True) -> None:
-        for stage in self.stages:
-            stage.grad_checkpointing = enable
+        for module in self.modules():
+            if isinstance(module, S3Stage):
+                module.grad_checkpointing = enable
 
     @torch.jit.ignore
     def get_classifier(self) -> nn.Module:
@@ -318,17 +318,19 @@ class S3(nn.Module):
             self.patch_embed.set_input_size(_to_size(img_size))
         if window_size is None:
             return
-        sizes = [window_size] * len(self.stages) if isinstance(window_size, int) else list(window_size)
+        sizes = list(window_size) if isinstance(window_size, Sequence) else [window_size] * len(self.stages)
         if len(sizes) != len(self.stages) or any(isinstance(w, bool) or not isinstance(w, int) or w < 1 for w in sizes):
             raise ValueError(
                 f"window_size is {window_size!r}, but must be an integer of at least 1, or one for each of "
                 f"the {len(self.stages)} stages."
             )
         stages = []
-        for genes, stage, size in zip(self.arch.stages, self.stages, sizes, strict=True):
-            for block in stage.blocks:
-                block.attn.set_window_size(size)
-            stages.append(Stage(genes.embed_dim, tuple(replace(b, window_size=size) for b in genes.blocks)))
+        for i, (stage, size) in enumerate(zip(self.arch.stages, sizes, strict=True)):
+            for module in self.stages[i].modules():
+                if isinstance(module, WindowAttention):
+                    module.set_window_size(size)
+            blocks: list[Any] = [replace(block, window_size=size) for block in stage.blocks]  # type: ignore[arg-type]
+            stages.append(Stage(stage.embed_dim, tuple(blocks)))
         self.arch = replace(self.arch, stages=tuple(stages))
 
     @torch.jit.ignore

@@ -31,7 +31,7 @@ from s3zoo.artefact import save_model
 from s3zoo.models import MODELS
 from s3zoo.paths import commit
 from s3zoo.search import space_search as spaces
-from s3zoo.search.budget import Budget, Pricer, check_feasible
+from s3zoo.search.budget import Budget, Feasible, Pricer, check_feasible
 from s3zoo.search.config import SearchRun
 from s3zoo.search.evaluate import Evaluator, accuracy
 from s3zoo.search.evolution import Evolution, RandomSearch, pareto
@@ -230,7 +230,7 @@ class Search:
         return supernet
 
     def _evaluator(self, supernet: Supernet, path: Path | None, name: str) -> Evaluator:
-        records = self._records(path) if path is not None else Records(Path(), write=False)
+        records = self._records(path) if path is not None else Records(self.folder / "nowhere", write=False)
         return Evaluator(
             supernet, self.data, self.ranks, self.log, records, self.stop, price=self.pricer,
             calibration_images=self.run.arch_search.calibration_images, name=name,
@@ -243,29 +243,29 @@ class Search:
 
     def _search_space(self, supernet: Supernet, place: Path) -> list[list[Finished]]:
         """For every budget the finished networks, best first."""
-        for budget in self.budgets:
-            check_feasible(supernet.space, budget, self.pricer, random.Random(number(self.run.seed, "budget")))
+        rng = random.Random(number(self.run.seed, "budget"))
+        filters = [check_feasible(supernet.space, budget, self.pricer, rng) for budget in self.budgets]
         evaluate = self._evaluator(supernet, place / "evaluated.jsonl", f"{place.name}: search")
         found = []
         for index, budget in enumerate(self.budgets):
-            engine = self._engine(supernet.space, budget, evaluate.identity, index)
+            engine = self._engine(supernet.space, filters[index], evaluate.identity, index)
             where = f"{place.name}: {budget}" if budget.limits else place.name
             self._evolve(engine, evaluate, where)
-            ranked = sorted(engine.evaluated.items(), key=lambda item: (-item[1], item[0].key))
             folder = place / f"search-{index}"
             self._write_archive(folder, engine, budget)
             finished = [
                 self._finish(supernet, arch, score, folder / f"finish-{i}")
-                for i, (arch, score) in enumerate(ranked[: self.run.final.top])
+                for i, (arch, score) in enumerate(engine.top(self.run.final.top))
             ]
             found.append(sorted(finished, key=lambda f: -f.accuracy))
         return found
 
-    def _engine(self, space: Space, budget: Budget, identity: Callable[[Arch], Arch], index: int) -> Any:
+    def _engine(self, space: Space, feasible: Feasible, identity: Callable[[Arch], Arch], index: int) -> Evolution:
         options = self.run.arch_search
         common: dict[str, Any] = {
             "seed": number(self.run.seed, "evolution", index),
-            "feasible": lambda arch: budget.allows(self.pricer(arch)),
+            "feasible": feasible,
+            "draw": feasible.draw,
             "identity": identity,
             "population": options.population,
             "generations": options.generations,
@@ -277,7 +277,7 @@ class Search:
             p_depth=options.p_depth, p_embed=options.p_embed, p_block=options.p_block,
         )  # fmt: skip
 
-    def _evolve(self, engine: Any, evaluate: Evaluator, where: str) -> None:
+    def _evolve(self, engine: Evolution, evaluate: Evaluator, where: str) -> None:
         generation = 0
         while archs := engine.ask():
             scores = evaluate(archs)
@@ -291,7 +291,7 @@ class Search:
             )
             self.log.curve(where, generation, {"best": score, "mean": statistics.fmean(scores)})
 
-    def _write_archive(self, folder: Path, engine: Any, budget: Budget) -> None:
+    def _write_archive(self, folder: Path, engine: Evolution, budget: Budget) -> None:
         if not self.ranks.first:
             return
         records = [(arch, score, self.pricer(arch)) for arch, score in engine.evaluated.items()]

@@ -281,13 +281,13 @@ def _s3_row(
     ratio = round(slope / config.tau, DIGITS)
     row |= {"slope": slope, "intercept": mean_y - slope * mean_x, "ratio": ratio}
     row["wanted"] = -math.floor(ratio if config.rounding == "floor" else ratio + 0.5)  # Eq. 8
-    row["steps"] = _least_emptying(dim, row["wanted"])
+    row["steps"] = _possible_steps(dim, row["wanted"])
     if row["steps"] != row["wanted"]:
         row["note"] = f"{row['wanted']} steps would leave no choice"
     return row
 
 
-def _least_emptying(dim: Dim, steps: int) -> int:
+def _possible_steps(dim: Dim, steps: int) -> int:
     """As many of the steps as leave a choice: 0 blocks or width is no network, and a dimension is never empty."""
     while steps and not any(dim.low <= v + steps * dim.step <= dim.high for v in dim.choices):
         steps -= 1 if steps > 0 else -1

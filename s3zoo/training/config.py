@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import difflib
 import importlib.util
+import math
 import types
 import typing
 from collections.abc import Iterator, Sequence
@@ -213,11 +214,13 @@ def to_dict(config: Any) -> dict[str, Any]:
 
     def plain(value: Any) -> Any:
         if isinstance(value, Space):
-            return value.to_dict()
+            return plain(value.to_dict())
         if dataclasses.is_dataclass(value):
             return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
         if isinstance(value, dict):
             return {k: plain(v) for k, v in value.items()}
+        if isinstance(value, float) and not math.isfinite(value):
+            return str(value)  # JSON has no infinity
         return [plain(v) for v in value] if isinstance(value, list | tuple) else value
 
     return plain(config)

@@ -192,9 +192,12 @@ def open_split(config: Data, wanted: str) -> Split:
     except ImportError as error:
         raise ValueError(f"{where} needs the package {error.name!r}; install it with pip.") from error
     except (RuntimeError, ValueError, KeyError, OSError, AssertionError, tarfile.TarError) as error:
-        empty = not kind and isinstance(error, RuntimeError | ValueError)  # what timm raises when it finds nothing
-        why = f"there are no images in it; {LAYOUT}" if empty else " ".join(str(error).split())
-        raise ValueError(f"{where} cannot be used as data: {why.rstrip('.') or type(error).__name__}.") from error
+        if not kind and isinstance(error, RuntimeError | ValueError):  # what timm raises when it finds nothing
+            why = f"there are no images in it; {LAYOUT}"
+        else:
+            why = " ".join(str(error).split()).partition(". ")[0].rstrip(".") or type(error).__name__
+        hint = "; check data.root, or set data.download=true" if kind == "torch" else ""
+        raise ValueError(f"{where} cannot be used as data: {why}{hint}.") from error
     split = Split(dataset, where)
     if "" in split.classes:
         raise ValueError(f"{where} has images outside of class folders; move each into a folder named after its class.")

@@ -1,0 +1,282 @@
+"""Budgets: limits on parameters, MACs and latency, read from text and checked before anything is evaluated."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import random
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+
+from s3zoo import cost
+from s3zoo.arch import Arch
+from s3zoo.space import Space
+
+METRICS = ("params", "macs", "latency")  # latency in milliseconds
+SUFFIXES = {"k": 3, "m": 6, "g": 9}
+ENUMERABLE = 5_000  # spaces up to this size are looked through entirely before "infeasible" is said
+
+Price = Callable[[Arch], dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Both ends belong to the budget."""
+
+    low: float = 0.0
+    high: float = math.inf
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.low <= self.high or self.high == 0 or self.low == math.inf:
+            raise ValueError(f"A limit from {self.low:g} to {self.high:g} is empty; give 0 <= low <= high, high > 0.")
+
+    def excess(self, value: float) -> float:
+        """How far outside a value lies, relative to the bound it breaks; 0 inside."""
+        if value > self.high:
+            return value / self.high - 1
+        return 1 - value / self.low if value < self.low else 0.0
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Limits by metric, for example `Budget.parse("params<=5M, 1G<=macs<=1.3G")`."""
+
+    limits: Mapping[str, Limit] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for metric in self.limits:
+            if metric not in METRICS:
+                raise ValueError(f"A budget names {metric!r}, but can limit only {', '.join(METRICS)}.")
+        bounded = {m: self.limits[m] for m in METRICS if m in self.limits and self.limits[m] != Limit()}
+        object.__setattr__(self, "limits", bounded)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.limits.items()))
+
+    def allows(self, costs: Mapping[str, float]) -> bool:
+        return all(limit.low <= costs[metric] <= limit.high for metric, limit in self.limits.items())
+
+    def excess(self, costs: Mapping[str, float]) -> float:
+        return sum(limit.excess(costs[metric]) for metric, limit in self.limits.items())
+
+    @classmethod
+    def parse(cls, text: str) -> Budget:
+        """Reads what `str` writes, and `params=4M..6M`; several limits are separated by commas."""
+        limits: dict[str, Limit] = {}
+        if text.strip().lower() not in ("", "no limit"):
+            for term in text.split(","):
+                metric, low, high = _term(term)
+                old = limits.get(metric, Limit())
+                limits[metric] = Limit(max(low, old.low), min(high, old.high))
+        return cls(limits)
+
+    def __str__(self) -> str:
+        terms = []
+        for metric, limit in self.limits.items():
+            left = f"{_number(metric, limit.low)} <= " if limit.low else ""
+            terms.append(f"{left}{metric}" + (f" <= {_number(metric, limit.high)}" if limit.high < math.inf else ""))
+        return ", ".join(terms) or "no limit"
+
+
+_VALUE = r"(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?\s*[a-z]*"
+_FORMS = tuple(
+    re.compile(form.format(v=_VALUE), re.IGNORECASE)
+    for form in (
+        r"(?:(?P<low>{v})\s*(?:<=|≤))?\s*(?P<metric>[a-z]+)\s*(?:(?:<=|≤)\s*(?P<high>{v}))?",
+        r"(?:(?P<high>{v})\s*(?:>=|≥))?\s*(?P<metric>[a-z]+)\s*(?:(?:>=|≥)\s*(?P<low>{v}))?",
+        r"(?P<metric>[a-z]+)\s*=\s*(?P<low>{v})?\s*\.\.\s*(?P<high>{v})?",
+    )
+)
+
+
+def _term(text: str) -> tuple[str, float, float]:
+    for form in _FORMS:
+        match = form.fullmatch(text.strip())
+        if match and (match["low"] or match["high"]) and match["metric"].lower() in METRICS:
+            metric = match["metric"].lower()
+            low, high = (_read(metric, part) if part else None for part in (match["low"], match["high"]))
+            return metric, 0.0 if low is None else low, math.inf if high is None else high
+    raise ValueError(
+        f"{text.strip()!r} is no limit of a budget; write params<=5M, 1G<=macs<=1.3G, latency<=20ms or params=4M..6M."
+    )
+
+
+def _read(metric: str, text: str) -> float:
+    digits = text.rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
+    suffix = text[len(digits) :].strip().lower()
+    if metric == "latency" and suffix in ("", "ms"):
+        return float(digits)
+    if metric != "latency" and (not suffix or suffix in SUFFIXES):
+        return float(Decimal(digits).scaleb(SUFFIXES.get(suffix, 0)))
+    valid = "milliseconds (ms)" if metric == "latency" else "a number with or without K, M or G"
+    raise ValueError(f"{metric} is limited by {text.strip()!r}, but must be limited by {valid}.")
+
+
+def _number(metric: str, value: float, rounding: str | None = None) -> str:
+    """The value with its suffix; exact, or to four digits with a direction to round in."""
+    number = Decimal(repr(float(value)))
+    power = 0 if metric == "latency" else max((p for p in SUFFIXES.values() if number >= 10**p), default=0)
+    number = number.scaleb(-power)
+    if rounding and number:
+        number = number.quantize(Decimal(1).scaleb(number.adjusted() - 3), rounding)
+    suffix = next((s.upper() for s, p in SUFFIXES.items() if p == power), "")
+    return f"{number.normalize():f}{' ms' if metric == 'latency' else suffix}"
+
+
+class Pricer:
+    """The costs of an architecture at one input size, remembered by the network that it is there."""
+
+    def __init__(
+        self,
+        img_size: int | tuple[int, int] = 224,
+        num_classes: int = 1000,
+        in_chans: int = 3,
+        latency: Callable[[Arch], float] | None = None,
+    ) -> None:
+        self.img_size = img_size
+        self.num_classes = num_classes
+        self.in_chans = in_chans
+        self.latency = latency
+        self._remembered = functools.lru_cache(maxsize=2**14)(self._price)
+
+    def __call__(self, arch: Arch) -> dict[str, float]:
+        return dict(self._remembered(arch.effective(self.img_size)))
+
+    def _price(self, arch: Arch) -> dict[str, float]:
+        shape = {"img_size": self.img_size, "num_classes": self.num_classes, "in_chans": self.in_chans}
+        costs: dict[str, float] = {"params": cost.params(arch, **shape), "macs": cost.macs(arch, **shape)}  # type: ignore[arg-type]
+        if self.latency is not None:
+            costs["latency"] = self.latency(arch)
+        return costs
+
+
+# What a space can cost
+
+
+def cheapest(space: Space, price: Price, metric: str, *, dearest: bool = False) -> Arch:
+    """The architecture with the lowest (or highest) cost, found without sampling.
+
+    Depth and widths are monotone in every cost. Genes of blocks are not (GLiT's split of the heads; a window that does
+    not divide the feature map), but a block's cost depends on its own genes alone, so one combination for all blocks
+    of a stage is an extreme. That is exact for parameters and MACs; for a measured latency it is a local search.
+    """
+    sign = -1 if dearest else 1
+    values = {dim.name: dim.choices[-1 if dearest else 0] for dim in space.dims}
+    stages = [[d for d in space.dims if d.per_block and d.stages == (s,)] for s in range(space.num_stages)]
+    groups = stages + [[d] for d in space.dims if not d.per_block]
+    best = sign * price(space.build(values))[metric]
+    improved = True
+    while improved:
+        improved = False
+        for group in groups:
+            for choice in itertools.product(*(dim.choices for dim in group)):
+                other = values | {dim.name: value for dim, value in zip(group, choice, strict=True)}
+                found = sign * price(space.build(other))[metric]
+                if found < best:
+                    best, values, improved = found, other, True
+    return space.build(values)
+
+
+def ranges(space: Space, price: Price) -> dict[str, tuple[float, float]]:
+    """The lowest and the highest value of each cost in the space."""
+    metrics = price(space.smallest())
+    return {
+        m: (price(cheapest(space, price, m))[m], price(cheapest(space, price, m, dearest=True))[m]) for m in metrics
+    }
+
+
+class Feasible:
+    """A budget as a filter on a space, and a way to draw from what passes it. Counts what it refuses."""
+
+    PLAIN_TRIES = 100  # uniform draws first, so that the draw is uniform wherever the budget is not narrow
+    STEPS = 400
+
+    def __init__(self, space: Space, budget: Budget, price: Price) -> None:
+        self.space = space
+        self.budget = budget
+        self.price = price
+        self.checked = 0
+        self.rejected = 0
+        self.nearest: tuple[float, Arch] | None = None  # the least excess seen
+
+    def __call__(self, arch: Arch) -> bool:
+        return self.excess(arch) == 0
+
+    def excess(self, arch: Arch) -> float:
+        excess = self.budget.excess(self.price(arch))
+        self.checked += 1
+        self.rejected += excess > 0
+        if self.nearest is None or excess < self.nearest[0]:
+            self.nearest = (excess, arch)
+        return excess
+
+    @functools.cached_property
+    def _anchors(self) -> list[Arch]:
+        """The extreme architectures towards which the limits push."""
+        found = []
+        for metric, limit in self.budget.limits.items():
+            if limit.high < math.inf:
+                found.append(cheapest(self.space, self.price, metric))
+            if limit.low > 0:
+                found.append(cheapest(self.space, self.price, metric, dearest=True))
+        return found
+
+    def draw(self, rng: random.Random) -> Arch | None:
+        """A random architecture within the budget, or None.
+
+        Where uniform draws fail (a budget near the end of the range), one of them walks towards the budget by small
+        mutations and by crossover with extreme architectures, never moving further away.
+        """
+        for _ in range(self.PLAIN_TRIES):
+            arch = self.space.sample(rng)
+            if (excess := self.excess(arch)) == 0:
+                return arch
+        for _ in range(self.STEPS):
+            if rng.random() < 0.5:
+                child = self.space.mutate(arch, rng, p_depth=0.1, p_embed=0.1, p_block=0.1)
+            else:
+                child = self.space.crossover(arch, rng.choice(self._anchors), rng)
+            if (moved := self.excess(child)) <= excess:
+                arch, excess = child, moved
+            if excess == 0:
+                return arch
+        return None
+
+
+def check_feasible(space: Space, budget: Budget, price: Price, rng: random.Random, *, draws: int = 3000) -> Feasible:
+    """The filter for a budget, or one sentence that says why the space has nothing within it."""
+    priced = price(space.smallest())
+    for metric in budget.limits:
+        if metric not in priced:
+            raise ValueError(f"The budget is {budget}, but {metric} is not measured; measure it or drop that limit.")
+    feasible = Feasible(space, budget, price)
+    ends = ranges(space, price) if budget.limits else {}
+    has = " and ".join(  # rounded inwards: what is printed is feasible
+        f"{m} from {_number(m, low, ROUND_CEILING)} to {_number(m, high, ROUND_FLOOR)}"
+        for m, (low, high) in ends.items()
+    )
+    for metric, limit in budget.limits.items():
+        low, high = ends[metric]
+        if metric != "latency" and (limit.high < low or limit.low > high):  # a latency's range is not exact
+            raise ValueError(
+                f"No architecture of space {space.name!r} is within {Budget({metric: limit})}; the space has {has}, "
+                "so change the budget or the space."
+            )
+    while feasible.checked < draws:
+        if feasible.draw(rng) is not None:
+            return feasible
+    looked = f"{feasible.checked} draws"
+    if space.size() <= ENUMERABLE:
+        if any(map(feasible, space.enumerate())):
+            return feasible
+        looked = "the whole space"
+    assert feasible.nearest is not None
+    nearest = price(feasible.nearest[1])
+    near = ", ".join(f"{metric} {_number(metric, nearest[metric])}" for metric in budget.limits)
+    raise ValueError(
+        f"No architecture of space {space.name!r} within {budget} was found in {looked}; the nearest has {near} and "
+        f"the space has {has}, so loosen the budget or change the space."
+    )
