@@ -70,13 +70,13 @@ def save_model(
 
 def _config(model: Any, provenance: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
     arch: Arch = model.arch
-    height, width = model.patch_embed.img_size
+    in_chans, height, width = input_size = _input_size(model)
     model_args: dict[str, Any] = {"arch": arch.to_dict(), "img_size": [height, width], "global_pool": model.global_pool}
-    if model.in_chans != 3:
-        model_args["in_chans"] = model.in_chans
+    if in_chans != 3:
+        model_args["in_chans"] = in_chans
     if getattr(model, "dynamic_img_size", False):
         model_args["dynamic_img_size"] = True
-    cfg = _pretrained_cfg(model, (model.in_chans, height, width)) | dict(overlay)
+    cfg = _pretrained_cfg(model, input_size) | dict(overlay)
     try:
         PretrainedCfg(**cfg)
     except TypeError as error:
@@ -103,13 +103,27 @@ def _config(model: Any, provenance: Mapping[str, Any], overlay: Mapping[str, Any
         raise ValueError(f"The provenance or pretrained_cfg is not plain JSON ({error}).") from None
 
 
+def _input_size(model: Any) -> tuple[int, int, int]:
+    """Channels, height and width that the model is built for."""
+    first_conv = _default_cfg(model)["first_conv"]
+    in_chans = model.get_submodule(first_conv).weight.shape[1]
+    embed: Any = getattr(model, "patch_embed", None)
+    if getattr(embed, "img_size", None):  # timm's PatchEmbed
+        return (in_chans, *embed.img_size)
+    if getattr(embed, "grid_size", None):
+        return (in_chans, *(side * model.arch.patch_size for side in embed.grid_size))
+    return (in_chans, *model.img_size)
+
+
+def _default_cfg(model: Any) -> dict[str, Any]:
+    cfg = timm.get_pretrained_cfg(model.arch.family)
+    assert cfg is not None
+    return cfg.to_dict()
+
+
 def _pretrained_cfg(model: Any, input_size: tuple[int, int, int]) -> dict[str, Any]:
     """timm's config of the model as it is now: its input size and classes, and nothing on where weights came from."""
-    cfg = getattr(model, "pretrained_cfg", None)
-    if not cfg:  # not made by timm.create_model
-        default = timm.get_pretrained_cfg(model.arch.family)
-        assert default is not None
-        cfg = default.to_dict()
+    cfg = getattr(model, "pretrained_cfg", None) or _default_cfg(model)  # the latter if not by timm.create_model
     cfg = filter_pretrained_cfg(cfg, remove_source=True)
     for field in ("state_dict", "architecture", "custom_load"):
         cfg.pop(field, None)
@@ -121,8 +135,8 @@ def _pretrained_cfg(model: Any, input_size: tuple[int, int, int]) -> dict[str, A
         if cfg.get("pool_size"):
             reduction = model.feature_info[-1]["reduction"]
             cfg["pool_size"] = tuple(-(-side // reduction) for side in input_size[1:])
-    if input_size[0] != 3:
-        cfg["first_conv"] = None  # timm would adapt it from 3 channels, and drop it where it cannot
+    # From other than 3 channels timm cannot adapt it: it would drop the weights.
+    cfg["first_conv"] = _default_cfg(model)["first_conv"] if input_size[0] == 3 else None
     if not model.num_classes:
         cfg.pop("label_names", None)
     return cfg | {"input_size": input_size, "num_classes": model.num_classes}

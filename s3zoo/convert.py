@@ -106,8 +106,10 @@ def _build(name: str, family: str, state_dict: StateDict, arch: Arch | None) -> 
         if family == "s3":
             _check_windows(state_dict, model)
         weights = _FILTERS[family](dict(state_dict), model)
-    except (KeyError, IndexError, RuntimeError) as error:
-        raise ValueError(f"The checkpoint is no {name} ({type(error).__name__}: {error}); name its model.") from None
+    except KeyError as error:
+        raise ValueError(f"The checkpoint is no {name}: it lacks {error}; name its model or give all of it.") from None
+    except (IndexError, RuntimeError) as error:  # tensors of another rank or size
+        raise ValueError(f"The checkpoint is no {name} ({error}); name its model.") from None
     expected = model.state_dict()
     for key in sorted(expected.keys() | weights.keys()):
         got = tuple(weights[key].shape) if key in weights else "absent"

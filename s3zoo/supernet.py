@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -23,6 +24,9 @@ from s3zoo.models import MODELS
 from s3zoo.space import Space
 
 Slices = tuple[slice, ...]
+
+# Gradients of views are views, too; torch notes once that they are not laid out as it would have done.
+warnings.filterwarnings("ignore", message="grad and param do not obey the gradient layout contract")
 
 
 class Supernet:

@@ -394,14 +394,22 @@ def test_pretrained_with_another_subnet(release: tuple[str, Path], images: Tenso
     mine = tmp_path / "mine"
     mine.mkdir()
     reference.save_supernet(supernet("tiny"), mine / "supernet-tiny.pth")
-    model = timm.create_model(
-        "autoformer_tiny",
-        pretrained=True,
-        arch=to_arch(subnet),
-        cache_dir=str(mine),
-        pretrained_cfg_overlay={"url": url.replace("web", "gone")},
-    ).eval()
-    torch.testing.assert_close(model(images), reference.logits(supernet("tiny"), subnet, images), atol=1e-5, rtol=0)
+
+    def load(arch: Arch) -> Any:
+        overlay = {"url": url.replace("web", "gone")}
+        return timm.create_model(
+            "autoformer_tiny", pretrained=True, arch=arch, cache_dir=str(mine), pretrained_cfg_overlay=overlay
+        )
+
+    expected = reference.logits(supernet("tiny"), subnet, images)
+    torch.testing.assert_close(load(to_arch(subnet)).eval()(images), expected, atol=1e-5, rtol=0)
+    (kept,) = mine.glob("*.safetensors")
+    content = kept.read_bytes()
+    kept.write_bytes(content[:-1000])  # a copy that broke off is made again
+    load(to_arch(subnet))
+    assert kept.read_bytes() == content
+    with pytest.raises(ValueError, match="embed_dim is 512, but this supernet holds at most 256"):
+        load(to_arch(subnet._replace(embed_dim=512)))
 
 
 def test_pretrained_without_network(release: tuple[str, Path]) -> None:

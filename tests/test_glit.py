@@ -469,6 +469,19 @@ def test_checkpointing_changes_nothing_not_even_statistics() -> None:
     assert {m.momentum for m in batch_norms(saving)} == {0.1}
 
 
+def test_checkpointing_compiles_and_records_statistics_once() -> None:
+    plain, saving = mixed().train(), mixed().train()
+    saving.set_grad_checkpointing()
+    torch._dynamo.reset()
+    x = images(2)
+    compiled = torch.compile(saving, fullgraph=True, backend="aot_eager")(x)
+    assert torch.allclose(compiled, plain(x), atol=1e-5)
+    compiled.sum().backward()
+    assert all(p.grad is not None for p in saving.parameters())
+    for (name, a), (_, b) in zip(plain.named_buffers(), saving.named_buffers(), strict=True):
+        assert torch.allclose(a, b, atol=1e-6), name
+
+
 def test_initialisation() -> None:
     torch.manual_seed(0)
     arch = Arch("glit", (Stage(192, tiny_arch().stages[0].blocks[1:4]),))

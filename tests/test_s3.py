@@ -2,6 +2,7 @@
 
 import math
 import re
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -290,6 +291,7 @@ def test_nothing_is_published_at_384(size: str) -> None:
         timm.create_model(f"s3_{size}_384", pretrained=True)
     with pytest.raises(ValueError, match="s3_tiny, s3_small or s3_base"):
         timm.create_model("s3", pretrained=True)
+    assert timm.list_pretrained("s3*") == ["s3_base.ms_in1k", "s3_small.ms_in1k", "s3_tiny.ms_in1k"]
 
 
 @pytest.mark.parametrize("defect", ["truncated", "other architecture", "other heads", "foreign", "additional"])
@@ -470,6 +472,17 @@ def test_a_smaller_network_is_a_corner() -> None:
                 assert sum(longer) <= (2 if "table" in name else 1), name
             else:
                 assert value.shape == after[name].shape
+
+
+def test_torchscript_decides_windows_when_it_runs() -> None:
+    model = randomise(S3(ARCH, num_classes=4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch calls TorchScript deprecated
+        script = torch.jit.script(model)
+    with torch.no_grad():
+        for height, width in ((64, 64), (101, 77), (20, 130)):
+            x = images(height, width)
+            assert torch.allclose(script(x), model(x), atol=1e-5)
 
 
 def test_double_precision() -> None:

@@ -509,11 +509,32 @@ def checkpoint_filter_fn(state_dict: dict[str, Any], model: AutoFormer) -> dict[
         if isinstance(state_dict.get(key), Mapping):
             state_dict = state_dict[key]
     state_dict = subnet_state_dict(state_dict, model.arch) if is_official(state_dict) else dict(state_dict)
-    pos_embed, new = state_dict.get("pos_embed"), model.patch_embed.grid_size
-    if pos_embed is not None:
-        old = _source_grid(pos_embed.shape[1] - 1, model)
-        state_dict["pos_embed"] = resample_abs_pos_embed(pos_embed, new_size=list(new), old_size=list(old))
+    _check_fits(state_dict, model)
+    pos_embed, new = state_dict["pos_embed"], model.patch_embed.grid_size
+    old = _source_grid(pos_embed.shape[1] - 1, model)
+    state_dict["pos_embed"] = resample_abs_pos_embed(pos_embed, new_size=list(new), old_size=list(old))
     return state_dict
+
+
+def _check_fits(state_dict: Mapping[str, Tensor], model: AutoFormer) -> None:
+    """Names and shapes must be the model's, except for what is adapted: positions here, channels, classes by timm."""
+    expected = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
+    given = {name: list(tensor.shape) for name, tensor in state_dict.items()}
+    free = []
+    if given.get("pos_embed", [])[::2] == expected["pos_embed"][::2]:
+        free.append("pos_embed")
+    if model.in_chans != 3 and given.get("patch_embed.proj.weight", [0, 0])[1] == 3:
+        free.append("patch_embed.proj.weight")
+    if model.num_classes != (getattr(model, "pretrained_cfg", None) or {}).get("num_classes"):
+        free += ["head.weight", "head.bias"]
+    names = sorted((expected.keys() | given.keys()) - set(free))
+    wrong = [name for name in names if expected.get(name) != given.get(name)]
+    if wrong:
+        raise ValueError(
+            f"The checkpoint does not fit this AutoFormer: {wrong[0]} is {given.get(wrong[0], 'absent')} instead of "
+            f"{expected.get(wrong[0], 'absent')} (and {len(wrong) - 1} more such differences); give weights of this "
+            "architecture."
+        )
 
 
 def _source_grid(patches: int, model: AutoFormer) -> tuple[int, int]:

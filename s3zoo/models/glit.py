@@ -342,6 +342,8 @@ class GLiT(nn.Module):
 
     def _block(self, block: nn.Module, x: Tensor) -> Tensor:
         if self.grad_checkpointing and not torch.jit.is_scripting():
+            if torch.compiler.is_compiling():  # records statistics once by itself, and knows no context_fn
+                return checkpoint(block, x, use_reentrant=False)
             contexts = lambda: (contextlib.nullcontext(), _frozen_statistics(block))  # noqa: E731
             return checkpoint(block, x, use_reentrant=False, context_fn=contexts)
         return block(x)

@@ -62,10 +62,17 @@ def read_checkpoint(path: str | Path) -> StateDict:
         raise ValueError(f"{str(path)!r} is a web page, not a checkpoint; download the file itself.")
     if start.startswith(b"version https://git-lfs"):
         raise ValueError(f"{str(path)!r} is a Git LFS pointer, not a checkpoint; fetch it with `git lfs pull`.")
-    content = _read_safetensors(path) if start[8:9] == b"{" else _read_pickle(path)  # 8 bytes of length, then JSON
+    if start[8:9] == b"{":  # 8 bytes of length, then JSON
+        content = _read_safetensors(path)
+    else:
+        content = _read_pickle(path, is_pickle=start.startswith(b"\x80"))
     if isinstance(content, Mapping):
         content = next((content[k] for k in ("model", "state_dict") if isinstance(content.get(k), Mapping)), content)
-    if not isinstance(content, Mapping) or not content or not all(isinstance(v, Tensor) for v in content.values()):
+    if (
+        not isinstance(content, Mapping)
+        or not content
+        or not all(isinstance(k, str) and isinstance(v, Tensor) for k, v in content.items())
+    ):
         raise ValueError(
             f"{str(path)!r} holds no model weights (tensors by name, directly or under 'model'); "
             "give the checkpoint that the authors published."
@@ -80,7 +87,7 @@ def _read_safetensors(path: Path) -> Any:
         raise ValueError(f"{str(path)!r} is truncated or damaged ({error}); download it again.") from None
 
 
-def _read_pickle(path: Path) -> Any:
+def _read_pickle(path: Path, is_pickle: bool) -> Any:
     with torch.serialization.safe_globals(_SAFE_GLOBALS):
         try:
             wanted = torch.serialization.get_unsafe_globals_in_checkpoint(path)
@@ -96,6 +103,8 @@ def _read_pickle(path: Path) -> Any:
             found = re.search(r"GLOBAL ([\w.]+)", str(error))
             if found:
                 raise _wants_code(path, found[1]) from None
+            if is_pickle:  # with an instruction that tensors do not need
+                raise _wants_code(path, "it holds more than tensors") from None
         except Exception:  # torch raises many kinds here, from EOFError to RuntimeError
             pass
     raise ValueError(f"{str(path)!r} is truncated or not a checkpoint; download it again or give another file.")
@@ -130,11 +139,12 @@ def converted(
     if fetched:
         _download(url, source)
     try:
-        state_dict = convert(read_checkpoint(source))
+        published = read_checkpoint(source)
     except ValueError:
         if fetched:  # an error page, say: the next attempt must not find it
             source.unlink()
         raise
+    state_dict = convert(published)
     record = json.dumps({"url": url, "layout": LAYOUT_VERSION, "sha256": sha256(source)}, sort_keys=True)
     with replacing(target) as temporary:
         save_file({k: v.contiguous().clone() for k, v in state_dict.items()}, temporary, metadata={"s3zoo": record})

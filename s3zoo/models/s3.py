@@ -88,9 +88,7 @@ class WindowAttention(nn.Module):
         # the backward of unfold adds in a fixed order, that of table[index] does not.
         w = self.window_size
         table = self.relative_position_bias_table[:, w - height : w + height - 1, w - width : w + width - 1]
-        views = table.unfold(1, height, 1).unfold(
-            2, width, 1
-        )  # (h, query row, query col, last - key row, last - key col)
+        views = table.unfold(1, height, 1).unfold(2, width, 1)  # (h, query row, col, key row, col from the end)
         return views.flip([3, 4]).reshape(self.num_heads, height * width, height * width)  # (h, n, n)
 
     def forward(self, x: Tensor) -> Tensor:

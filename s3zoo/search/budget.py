@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 import random
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 
 from s3zoo import cost
 from s3zoo.arch import Arch
@@ -17,7 +16,7 @@ from s3zoo.space import Space
 
 METRICS = ("params", "macs", "latency")  # latency in milliseconds
 SUFFIXES = {"k": 3, "m": 6, "g": 9}
-ENUMERABLE = 5_000  # spaces up to this size are looked through entirely before "infeasible" is said
+ENUMERABLE = 2_000  # spaces up to this size are looked through, larger ones drawn from
 
 Price = Callable[[Arch], dict[str, float]]
 
@@ -107,10 +106,9 @@ def _term(text: str) -> tuple[str, float, float]:
 def _read(metric: str, text: str) -> float:
     digits = text.rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
     suffix = text[len(digits) :].strip().lower()
-    if metric == "latency" and suffix in ("", "ms"):
-        return float(digits)
-    if metric != "latency" and (not suffix or suffix in SUFFIXES):
-        return float(Decimal(digits).scaleb(SUFFIXES.get(suffix, 0)))
+    powers = {"": 0, "ms": 0} if metric == "latency" else {"": 0, **SUFFIXES}
+    if suffix in powers and math.isfinite(value := float(Decimal(digits).scaleb(powers[suffix]))):
+        return value
     valid = "milliseconds (ms)" if metric == "latency" else "a number with or without K, M or G"
     raise ValueError(f"{metric} is limited by {text.strip()!r}, but must be limited by {valid}.")
 
@@ -140,10 +138,12 @@ class Pricer:
         self.num_classes = num_classes
         self.in_chans = in_chans
         self.latency = latency
-        self._remembered = functools.lru_cache(maxsize=2**14)(self._price)
+        remember = functools.lru_cache(maxsize=2**14)
+        network = remember(self._price)
+        self._priced = remember(lambda arch: network(arch.effective(img_size)))
 
     def __call__(self, arch: Arch) -> dict[str, float]:
-        return dict(self._remembered(arch.effective(self.img_size)))
+        return dict(self._priced(arch))
 
     def _price(self, arch: Arch) -> dict[str, float]:
         shape = {"img_size": self.img_size, "num_classes": self.num_classes, "in_chans": self.in_chans}
@@ -159,21 +159,20 @@ class Pricer:
 def cheapest(space: Space, price: Price, metric: str, *, dearest: bool = False) -> Arch:
     """The architecture with the lowest (or highest) cost, found without sampling.
 
-    Depth and widths are monotone in every cost. Genes of blocks are not (GLiT's split of the heads; a window that does
-    not divide the feature map), but a block's cost depends on its own genes alone, so one combination for all blocks
-    of a stage is an extreme. That is exact for parameters and MACs; for a measured latency it is a local search.
+    All genes but one per family are monotone in parameters and MACs, so they stand at their ends. The other one
+    (GLiT's split of the heads; S3's windows, where one may fit the feature map and a smaller one need padding) is tried
+    out, stage by stage: a block's cost depends on its own genes alone, so all blocks of a stage may have the same.
+    For a measured latency this is a local search.
     """
     sign = -1 if dearest else 1
     values = {dim.name: dim.choices[-1 if dearest else 0] for dim in space.dims}
-    stages = [[d for d in space.dims if d.per_block and d.stages == (s,)] for s in range(space.num_stages)]
-    groups = stages + [[d] for d in space.dims if not d.per_block]
     best = sign * price(space.build(values))[metric]
     improved = True
     while improved:
         improved = False
-        for group in groups:
-            for choice in itertools.product(*(dim.choices for dim in group)):
-                other = values | {dim.name: value for dim, value in zip(group, choice, strict=True)}
+        for dim in space.dims:
+            for choice in dim.choices:
+                other = values | {dim.name: choice}
                 found = sign * price(space.build(other))[metric]
                 if found < best:
                     best, values, improved = found, other, True
@@ -191,7 +190,7 @@ def ranges(space: Space, price: Price) -> dict[str, tuple[float, float]]:
 class Feasible:
     """A budget as a filter on a space, and a way to draw from what passes it. Counts what it refuses."""
 
-    PLAIN_TRIES = 100  # uniform draws first, so that the draw is uniform wherever the budget is not narrow
+    PLAIN_TRIES = 50  # uniform draws first, so that the draw is uniform wherever the budget is not narrow
     STEPS = 400
 
     def __init__(self, space: Space, budget: Budget, price: Price) -> None:
@@ -246,7 +245,7 @@ class Feasible:
         return None
 
 
-def check_feasible(space: Space, budget: Budget, price: Price, rng: random.Random, *, draws: int = 3000) -> Feasible:
+def check_feasible(space: Space, budget: Budget, price: Price, rng: random.Random, *, draws: int = 1000) -> Feasible:
     """The filter for a budget, or one sentence that says why the space has nothing within it."""
     priced = price(space.smallest())
     for metric in budget.limits:
@@ -265,17 +264,16 @@ def check_feasible(space: Space, budget: Budget, price: Price, rng: random.Rando
                 f"No architecture of space {space.name!r} is within {Budget({metric: limit})}; the space has {has}, "
                 "so change the budget or the space."
             )
-    while feasible.checked < draws:
+    small = space.size() <= ENUMERABLE
+    if small and any(map(feasible, space.enumerate())):
+        return feasible
+    while not small and feasible.checked < draws:
         if feasible.draw(rng) is not None:
             return feasible
-    looked = f"{feasible.checked} draws"
-    if space.size() <= ENUMERABLE:
-        if any(map(feasible, space.enumerate())):
-            return feasible
-        looked = "the whole space"
+    looked = "the whole space" if small else f"{feasible.checked} draws"
     assert feasible.nearest is not None
     nearest = price(feasible.nearest[1])
-    near = ", ".join(f"{metric} {_number(metric, nearest[metric])}" for metric in budget.limits)
+    near = ", ".join(f"{metric} {_number(metric, nearest[metric], ROUND_HALF_EVEN)}" for metric in budget.limits)
     raise ValueError(
         f"No architecture of space {space.name!r} within {budget} was found in {looked}; the nearest has {near} and "
         f"the space has {has}, so loosen the budget or change the space."

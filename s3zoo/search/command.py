@@ -79,8 +79,8 @@ def seeds_table(results: list[dict[str, Any]]) -> str:
     for result in results:
         for row in result["winners"]:
             lines.append(
-                f"{result['seed']:>6}  {row['test']['top1']:>10.2f}  {row['accuracy']:>9.2f}  {row['params'] / 1e6:>8.3f}M"
-                f"  {row['macs'] / 1e6:>8.2f}M"
+                f"{result['seed']:>6}  {row['test']['top1']:>10.2f}  {row['accuracy']:>9.2f}"
+                f"  {row['params'] / 1e6:>8.3f}M  {row['macs'] / 1e6:>8.2f}M"
             )
     for index, row in enumerate(results[0]["winners"]):
         scores = [result["winners"][index]["test"]["top1"] for result in results]

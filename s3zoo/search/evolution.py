@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Mut
 from s3zoo.arch import Arch
 from s3zoo.space import Space
 
-ENUMERABLE = 5_000  # spaces up to this size are searched to the last architecture
+ENUMERABLE = 10_000  # spaces up to this size are searched to the last architecture
 
 Scored = tuple[Arch, float, Mapping[str, float]]  # architecture, score, costs
 

@@ -193,10 +193,11 @@ def fit(
         raise ValueError(
             f"batch_size is {train.batch_size}, but there are only {data.train_size} training images; lower it."
         )
-    if train.batch_size % (ranks.world * train.accumulate):
+    parts = train.accumulate * (2 * ranks.world if ranks.world > 1 else 1)  # mirrored places stay on one rank
+    if train.batch_size % parts:
         raise ValueError(
-            f"batch_size is {train.batch_size}, but must be a multiple of ranks x accumulate,"
-            f" {ranks.world} x {train.accumulate}."
+            f"batch_size is {train.batch_size}, but must be a multiple of {parts} with {ranks.world} processes and"
+            f" accumulate {train.accumulate}."
         )
     total = train.epochs * steps_per_epoch
     optimizer = _optimizer(trainee, train)
@@ -268,6 +269,8 @@ def fit(
             if step % steps_per_epoch == 0:
                 break
     log.close_progress()
+    for model in trainee.models(total):
+        _place_rows(model, 0, None)
     if train.ema:  # what was averaged is what is used from here on
         with torch.no_grad():
             for key, weight in trainee.weights.items():
@@ -292,9 +295,7 @@ def _step(
             images.chunk(train.accumulate), targets.chunk(train.accumulate), rows.chunk(train.accumulate), strict=True
         ):
             if sharded:
-                for module in model.modules():
-                    if isinstance(module, DropPath):
-                        module.batch, module.rows = train.batch_size, part_rows.to(ranks.device)
+                _place_rows(model, train.batch_size, part_rows.to(ranks.device))
             torch.manual_seed(number(seed, "drop", step, index))
             with torch.autocast(device, dtype=torch.bfloat16) if amp else nullcontext():
                 logits = model(part_images)
@@ -316,6 +317,13 @@ def _step(
     optimizer.step()
     trainee.after_step(optimizer)
     return loss_value
+
+
+def _place_rows(model: nn.Module, batch: int, rows: Tensor | None) -> None:
+    """Tell drop path which samples of the global batch it sees."""
+    for module in model.modules():
+        if isinstance(module, DropPath):
+            module.batch, module.rows = batch, rows
 
 
 def _optimizer(trainee: Trainee, train: Train) -> torch.optim.Optimizer:

@@ -215,7 +215,8 @@ def check_folders(config: Data) -> None:
 
 def _leaf_folders(root: Path) -> list[str]:
     """The class folders by timm's rule: an image's class is the innermost folder it is in."""
-    return [os.path.basename(path) for path, inner, _ in os.walk(root) if not inner and Path(path) != root]
+    leaves = [os.path.basename(path) for path, inner, _ in os.walk(root) if not inner and Path(path) != root]
+    return [name for name in leaves if not name.startswith(".")]
 
 
 def check_classes(train: Iterable[str], test: Iterable[str], where: str) -> None:

@@ -1,0 +1,207 @@
+"""The folder that is a model: what is written, that timm reads it back the same, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from safetensors import safe_open
+from torch import nn
+
+from s3zoo import artefact
+from s3zoo.arch import Arch, AutoFormerBlock, GLiTBlock, S3Block, Stage
+
+ARCHS = {
+    "s3": Arch(
+        "s3", (Stage(16, (S3Block(3, 2, 4, 2.0), S3Block(4, 3, 8, 1.5))), Stage(24, (S3Block(3, 2, 12, 2.0),) * 2))
+    ),
+    "autoformer": Arch("autoformer", (Stage(24, (AutoFormerBlock(2, 8, 2.0), AutoFormerBlock(3, 8, 1.5))),)),
+    "glit": Arch("glit", (Stage(24, (GLiTBlock(3, 3, 4, 3, 1.0, 2.0), GLiTBlock(3, 1, 8, 5, 2.0, 2.0))),)),
+}
+families = pytest.mark.parametrize("family", ARCHS)
+
+
+def build(family: str, seed: int = 0, **kwargs: Any) -> Any:
+    torch.manual_seed(seed)
+    model = timm.create_model(family, arch=ARCHS[family], **{"img_size": 32, "num_classes": 7} | kwargs)
+    for tensor in model.state_dict().values():  # buffers too
+        if tensor.is_floating_point():
+            tensor.copy_(torch.rand_like(tensor) * 0.5 + 0.1)
+    return model.eval()
+
+
+def config(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "config.json").read_text())
+
+
+@families
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {},
+        {"img_size": (32, 64), "in_chans": 4, "global_pool": ""},
+        {"in_chans": 1, "num_classes": 0, "img_size": 64},
+    ],
+    ids=["plain", "four channels", "features"],
+)
+@torch.no_grad()
+def test_round_trip(family: str, kwargs: dict[str, Any], tmp_path: Path) -> None:
+    model = build(family, **kwargs)
+    folder = artefact.save_model(tmp_path / "a" / "b", model)
+    back = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+    ours, theirs = model.state_dict(), back.state_dict()
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[k], theirs[k]) for k in ours)
+    assert back.arch == model.arch and back.global_pool == model.global_pool
+    size = kwargs.get("img_size", 32)
+    x = torch.randn(2, kwargs.get("in_chans", 3), *((size, size) if isinstance(size, int) else size))
+    assert torch.equal(back(x), model(x))
+    assert back.pretrained_cfg["input_size"] == list(x.shape[1:])
+
+
+@families
+@torch.no_grad()
+def test_other_channels_and_classes(family: str, tmp_path: Path) -> None:
+    """The folder behaves as any pretrained model of timm: a new head, a grey input, feature maps."""
+    model = build(family)
+    artefact.save_model(tmp_path, model)
+    x = torch.randn(1, 1, 32, 32)
+    other = timm.create_model(f"local-dir:{tmp_path}", pretrained=True, num_classes=3, in_chans=1).eval()
+    assert other(x).shape == (1, 3)
+    same = model.forward_features(x.expand(-1, 3, -1, -1))
+    torch.testing.assert_close(other.forward_features(x), same, atol=1e-4, rtol=1e-4)
+    features = timm.create_model(f"local-dir:{tmp_path}", pretrained=True, features_only=True, out_indices=(1,)).eval()
+    (expected,) = model.forward_intermediates(x.expand(-1, 3, -1, -1), indices=[1], intermediates_only=True)
+    assert torch.equal(features(x.expand(-1, 3, -1, -1))[0], expected)
+
+
+def test_contents(tmp_path: Path) -> None:
+    model = build("autoformer")
+    provenance = {"seed": 3, "data": {"name": "digits"}, "window": (7, 7)}
+    artefact.save_model(tmp_path, model, provenance=provenance, pretrained_cfg={"license": "cc0-1.0", "mean": (0.5,)})
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
+    written = config(tmp_path)
+    assert written["architecture"] == "autoformer" and written["num_classes"] == 7 and written["num_features"] == 24
+    assert written["global_pool"] == "avg"
+    assert written["model_args"] == {"arch": ARCHS["autoformer"].to_dict(), "img_size": [32, 32], "global_pool": "avg"}
+    cfg = written["pretrained_cfg"]
+    assert cfg["input_size"] == [3, 32, 32] and cfg["license"] == "cc0-1.0" and cfg["mean"] == [0.5]
+    assert cfg["first_conv"] == "patch_embed.proj" and cfg["classifier"] == "head" and "tag" not in cfg
+    assert not {"url", "file", "hf_hub_id", "state_dict", "architecture"} & cfg.keys()
+    ours = written["s3zoo"]
+    assert ours["schema_version"] == 1 and ours["params"] == sum(p.numel() for p in model.parameters())
+    assert ours["provenance"] == {"seed": 3, "data": {"name": "digits"}, "window": [7, 7]}
+    with safe_open(tmp_path / "model.safetensors", "pt") as file:
+        assert file.metadata() == {"format": "pt"}
+    assert artefact.load_config(tmp_path, verify=True) == written
+    assert Arch.parse(tmp_path / "config.json") == model.arch  # the config is an architecture file too
+
+
+def test_the_same_model_gives_the_same_bytes(tmp_path: Path) -> None:
+    for name in "ab":
+        artefact.save_model(tmp_path / name, build("s3"))
+    assert (tmp_path / "a/model.safetensors").read_bytes() == (tmp_path / "b/model.safetensors").read_bytes()
+    artefact.save_model(tmp_path / "c", build("s3", seed=1))
+    assert config(tmp_path / "a")["s3zoo"]["sha256"] == config(tmp_path / "b")["s3zoo"]["sha256"]
+    assert config(tmp_path / "a")["s3zoo"]["sha256"] != config(tmp_path / "c")["s3zoo"]["sha256"]
+
+
+def test_views_of_a_larger_network(tmp_path: Path) -> None:
+    """A subnet that shares storage with a supernet is written alone and whole."""
+    model = build("autoformer")
+    expected = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    for parameter in model.parameters():
+        big = torch.zeros([side + 5 for side in parameter.shape])
+        corner = big[tuple(slice(side) for side in parameter.shape)]
+        corner.copy_(parameter.detach())
+        parameter.data = corner
+    artefact.save_model(tmp_path, model)
+    back = timm.create_model(f"local-dir:{tmp_path}", pretrained=True).state_dict()
+    assert all(torch.equal(back[name], expected[name]) for name in expected)
+    assert (tmp_path / "model.safetensors").stat().st_size < 4 * sum(t.numel() for t in expected.values()) + 10_000
+
+
+def test_built_by_hand_or_wrapped(tmp_path: Path) -> None:
+    from s3zoo.models.autoformer import AutoFormer
+
+    class Wrapper(nn.Module):
+        def __init__(self, module: nn.Module) -> None:
+            super().__init__()
+            self.module = module
+
+    model = AutoFormer(ARCHS["autoformer"], img_size=48, num_classes=2, dynamic_img_size=True)
+    artefact.save_model(tmp_path, Wrapper(model))  # as DistributedDataParallel wraps
+    back = timm.create_model(f"local-dir:{tmp_path}", pretrained=True)
+    assert back.dynamic_img_size and back.patch_embed.img_size == (48, 48)
+    assert torch.equal(back.head.weight, model.head.weight)
+
+
+def test_a_failure_leaves_the_old_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    artefact.save_model(tmp_path, build("glit"))
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+
+    def full_disk(tensors: Any, path: Path, **_: Any) -> None:
+        path.write_bytes(b"half")
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(artefact, "save_file", full_disk)
+    with pytest.raises(OSError, match="No space"):
+        artefact.save_model(tmp_path, build("glit", seed=1))
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+
+
+def test_refused_models(tmp_path: Path) -> None:
+    pruned = build("autoformer")
+    pruned.prune_intermediate_layers([0], prune_norm=True)
+    cases: list[tuple[Any, dict[str, Any], str]] = [
+        (pruned, {}, "differs from its architecture in norm"),
+        (nn.Linear(2, 2), {}, "Linear has no architecture"),
+        (build("s3", features_only=True, out_indices=(1,)), {}, "has no architecture"),
+        (timm.create_model("autoformer", arch=ARCHS["autoformer"], device="meta"), {}, "meta device"),
+        (build("glit"), {"provenance": {"a": object()}}, "not plain JSON"),
+        (build("glit"), {"provenance": {"a": float("nan")}}, "not plain JSON"),
+        (build("glit"), {"pretrained_cfg": {"colour": 1}}, "timm does not know .*colour"),
+    ]
+    for model, kwargs, message in cases:
+        with pytest.raises(ValueError, match=message) as caught:
+            artefact.save_model(tmp_path / "new", model, **kwargs)
+        assert "\n" not in str(caught.value)
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="is a file"):
+        artefact.save_model(tmp_path / "file", build("glit"))
+
+
+def test_load_config_refuses(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="holds no config.json"):
+        artefact.load_config(tmp_path / "nowhere")
+    artefact.save_model(tmp_path, build("autoformer"))
+    path, good = tmp_path / "config.json", config(tmp_path)
+
+    def refused(content: Any, message: str) -> None:
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+        with pytest.raises(ValueError, match=message) as caught:
+            artefact.load_config(tmp_path)
+        assert "\n" not in str(caught.value)
+
+    refused("{", "not valid JSON")
+    refused("[]", "was not written by s3zoo")
+    refused({k: v for k, v in good.items() if k != "s3zoo"}, "was not written by s3zoo")
+    refused(good | {"model_args": {}}, "was not written by s3zoo")
+    refused(good | {"s3zoo": good["s3zoo"] | {"schema_version": 2}}, "schema_version 2")
+    refused(good | {"model_args": {"arch": {"family": "x"}}}, "lacks the field")
+    path.write_text(json.dumps(good))
+
+    weights = tmp_path / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-3] ^= 1  # one flipped bit, which safetensors does not notice
+    weights.write_bytes(content)
+    assert artefact.load_config(tmp_path) == good
+    with pytest.raises(ValueError, match="is not the file that config.json describes"):
+        artefact.load_config(tmp_path, verify=True)
+    weights.unlink()
+    with pytest.raises(ValueError, match="holds no model.safetensors"):
+        artefact.load_config(tmp_path)

@@ -1,0 +1,90 @@
+"""Checkpoints and records: whole or absent, checked, and the previous one kept."""
+
+import errno
+import json
+
+import pytest
+import torch
+
+from s3zoo.training import checkpoint
+from s3zoo.training.checkpoint import Records
+
+
+def save(folder, step):
+    checkpoint.save(folder, step, {"weight": torch.full((3,), float(step))}, {"note": step})
+
+
+def test_round_trip_keeps_the_newest_two(tmp_path):
+    assert checkpoint.load(tmp_path) is None
+    for step in (1, 2, 30):
+        save(tmp_path, step)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["step-00000002", "step-00000030"]
+    tensors, state = checkpoint.load(tmp_path)
+    assert torch.equal(tensors["weight"], torch.full((3,), 30.0)) and state["note"] == 30 and state["step"] == 30
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "no state", "half state", "empty"])
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, damage):
+    save(tmp_path, 1)
+    save(tmp_path, 2)
+    tensors, state = tmp_path / "step-00000002/tensors.safetensors", tmp_path / "step-00000002/state.json"
+    content = tensors.read_bytes()
+    if damage == "cut":
+        tensors.write_bytes(content[: len(content) // 2])
+    elif damage == "flip":
+        tensors.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    elif damage == "no state":
+        state.unlink()
+    elif damage == "half state":
+        state.write_text(state.read_text()[:10])
+    else:
+        tensors.write_bytes(b"")
+    said = []
+    assert checkpoint.load(tmp_path, said.append)[1]["step"] == 1
+    assert len(said) == 1 and "step-00000002 is damaged" in said[0]
+
+
+def test_a_full_disk_is_said_and_loses_nothing(tmp_path, monkeypatch):
+    save(tmp_path, 1)
+
+    def full(*args, **kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(ValueError, match="disk is full.*intact"):
+        save(tmp_path, 2)
+    assert [p.name for p in tmp_path.iterdir()] == ["step-00000001"]
+    monkeypatch.setattr(checkpoint.os, "fsync", full)
+    with pytest.raises(ValueError, match="disk is full"):
+        checkpoint.write_json(tmp_path / "x.json", {})
+    assert not (tmp_path / "x.json").exists()
+
+
+def test_a_real_full_disk(tmp_path):
+    """The kernel's own refusal, through /dev/full."""
+    try:
+        open("/dev/full", "w").close()
+    except OSError:
+        pytest.skip("no /dev/full here")
+    records = Records(tmp_path / "rows.jsonl")
+    (tmp_path / "rows.jsonl").symlink_to("/dev/full")
+    with pytest.raises(ValueError, match="disk is full"):
+        records.append([{"a": 1}])
+
+
+def test_records_drop_the_line_that_a_crash_cut(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    records = Records(path)
+    records.append([{"step": 1}, {"step": 2}])
+    whole = path.read_text()
+    path.write_text(whole + '{"step": 3')
+    assert Records(path).rows == [{"step": 1}, {"step": 2}]
+    assert path.read_text() == whole
+    assert Records(path, keep=lambda row: row["step"] <= 1).rows == [{"step": 1}]
+    assert json.loads(path.read_text()) == {"step": 1}
+
+
+def test_other_ranks_keep_rows_in_memory(tmp_path):
+    records = Records(tmp_path / "rows.jsonl", write=False)
+    records.append([{"a": 1}])
+    assert records.rows == [{"a": 1}] and not (tmp_path / "rows.jsonl").exists()

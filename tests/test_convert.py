@@ -1,0 +1,397 @@
+"""Official checkpoints become folders that timm loads; anything else is one sentence and writes nothing."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import os
+import pickle
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import autoformer_reference as reference
+import numpy as np
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from s3zoo import artefact, cli
+from s3zoo.arch import Arch, AutoFormerBlock, Stage
+from s3zoo.convert import autoformer_subnet, autoformer_supernet, convert
+from s3zoo.models.official import read_checkpoint
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def to_arch(subnet: reference.Subnet, head_dim: int = 64, patch_size: int = 16) -> Arch:
+    blocks = (AutoFormerBlock(h, head_dim, r) for h, r in zip(subnet.heads, subnet.mlp_ratios, strict=True))
+    return Arch("autoformer", (Stage(subnet.embed_dim, tuple(blocks)),), patch_size)
+
+
+@cache
+def tiny_supernet() -> dict[str, Tensor]:
+    return reference.random_supernet(256, 4, 14, seed=7)
+
+
+def small_supernet() -> dict[str, Tensor]:
+    return reference.random_supernet(32, 4, 3, patches=16, patch_size=4, classes=5)
+
+
+def load(folder: Path) -> Any:
+    return timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+
+
+# AutoFormer
+
+
+@torch.no_grad()
+def test_autoformer(tmp_path: Path) -> None:
+    """The published subnet by default, any other with an architecture file, from the same supernet."""
+    source = tmp_path / "supernet-tiny.pth"
+    reference.save_supernet(tiny_supernet(), source)
+    x = torch.randn(1, 3, 224, 224)
+    assert cli.main(["convert", str(source), "--to", str(tmp_path / "published")]) == 0
+    expected = reference.logits(tiny_supernet(), reference.PUBLISHED["tiny"], x)
+    torch.testing.assert_close(load(tmp_path / "published")(x), expected, atol=1e-5, rtol=0)
+
+    subnet = reference.random_subnet(reference.SUPERNETS["tiny"], random.Random(2))
+    (tmp_path / "arch.json").write_text(to_arch(subnet).to_json())
+    arch = str(tmp_path / "arch.json")
+    assert cli.main(["convert", str(source), "--to", str(tmp_path / "other"), "--arch", arch]) == 0
+    expected = reference.logits(tiny_supernet(), subnet, x)
+    torch.testing.assert_close(load(tmp_path / "other")(x), expected, atol=1e-5, rtol=0)
+
+    config = artefact.load_config(tmp_path / "published", verify=True)
+    assert config["s3zoo"]["params"] == 5_867_944
+    digest = hashlib.sha256(source.read_bytes()).hexdigest()
+    came_from = {"file": "supernet-tiny.pth", "sha256": digest, "model": "autoformer_tiny"}
+    assert config["s3zoo"]["provenance"] == {"converted_from": came_from}
+    assert sorted(p.name for p in (tmp_path / "published").iterdir()) == ["config.json", "model.safetensors"]
+
+
+@torch.no_grad()
+def test_autoformer_of_another_size(tmp_path: Path) -> None:
+    """Input size and classes are the checkpoint's; half precision becomes single."""
+    weights = {name: tensor.half() for name, tensor in small_supernet().items()}
+    torch.save({"model": {f"module.{k}": v for k, v in weights.items()}}, tmp_path / "a.pth")
+    subnet = reference.Subnet(24, (2, 3), (2.0, 1.5))
+    model = convert(tmp_path / "a.pth", tmp_path / "b", arch=to_arch(subnet, 8, 4))
+    assert model.patch_embed.img_size == (16, 16) and model.num_classes == 5
+    x = torch.randn(2, 3, 16, 16)
+    expected = reference.logits({k: v.float() for k, v in weights.items()}, subnet, x, head_dim=8)
+    torch.testing.assert_close(load(tmp_path / "b")(x), expected, atol=1e-5, rtol=0)
+
+
+def test_autoformer_supernet() -> None:
+    """Every subnet is a corner of the supernet in our layout, except for the qkv biases, which have their own rule."""
+    weights = small_supernet()
+    whole = autoformer_supernet(weights)
+    genes = AutoFormerBlock(num_heads=4, head_dim=8, mlp_ratio=4.0)
+    assert whole.arch == Arch("autoformer", (Stage(32, (genes,) * 3),), patch_size=4)
+    not_nested = set()
+    subnet = autoformer_subnet(weights, to_arch(reference.Subnet(24, (2, 4), (2.0, 1.5)), 8, 4))
+    for name, tensor in subnet.items():
+        corner = whole.state_dict[name][tuple(slice(side) for side in tensor.shape)]
+        if not torch.equal(corner, tensor):
+            not_nested.add(name)
+    assert not_nested == {"blocks.0.attn.qkv.bias"}
+    for block, heads in ((0, 2), (1, 4)):
+        name = f"blocks.{block}.attn.qkv.bias"
+        assert torch.equal(whole.qkv_bias(block, heads), subnet[name])
+        flat = weights[name][: 24 * heads]  # q, then k, then v
+        assert torch.equal(subnet[name].transpose(0, 1).flatten(), flat)
+    subnet["cls_token"].zero_()
+    assert weights["cls_token"].abs().sum() > 0  # copies
+
+
+# S3 and GLiT
+
+
+def official_s3(windows: tuple[int, ...] = (7, 7, 14, 7)) -> tuple[Any, dict[str, Tensor]]:
+    """timm's network with random weights, and the same weights under the official names."""
+    torch.manual_seed(0)
+    model = timm.create_model("swin_s3_tiny_224", device="meta", window_size=windows).to_empty(device="cpu").eval()
+    for module in model.modules():
+        if any(True for _ in module.buffers(recurse=False)):
+            module.init_non_persistent_buffers()
+    for p in model.parameters():
+        p.data.uniform_(-0.05, 0.05)
+    weights = {}
+    for name, tensor in model.state_dict().items():
+        name = name.replace("head.fc.", "head.")
+        if ".downsample." in name:  # the authors put it at the end of the stage before
+            stage = int(name.split(".")[1])
+            name = name.replace(f"layers.{stage}.", f"layers.{stage - 1}.")
+        weights[name] = tensor
+    for stage, window in enumerate(windows):
+        for block in range((2, 2, 6, 2)[stage]):
+            index = torch.zeros(window**2, window**2, dtype=torch.long)
+            weights[f"layers.{stage}.blocks.{block}.attn.relative_position_index"] = index
+    weights["layers.0.blocks.1.attn_mask"] = torch.zeros(64, 49, 49)
+    weights["layers.1.blocks.1.attn_mask"] = torch.zeros(16, 49, 49)
+    return model, weights
+
+
+@torch.no_grad()
+def test_s3(tmp_path: Path) -> None:
+    model, weights = official_s3()
+    args = argparse.Namespace(cfg="S3-T.yaml")
+    torch.save({"model": weights, "config": args, "max_accuracy": np.float64(82.1)}, tmp_path / "s3.pth")
+    assert cli.main(["convert", str(tmp_path / "s3.pth"), "--to", str(tmp_path / "s3")]) == 0
+    converted = load(tmp_path / "s3")
+    x = torch.randn(1, 3, 224, 224)
+    torch.testing.assert_close(converted(x), model(x), atol=1e-5, rtol=0)
+    config = artefact.load_config(tmp_path / "s3", verify=True)
+    assert config["architecture"] == "s3" and config["s3zoo"]["params"] == 28_328_674
+    save_file(dict(model.state_dict()), tmp_path / "timm.safetensors")  # as on the Hub
+    convert(tmp_path / "timm.safetensors", tmp_path / "again")
+    assert artefact.load_config(tmp_path / "again")["s3zoo"]["sha256"] == config["s3zoo"]["sha256"]
+
+
+def test_swin_is_not_s3(tmp_path: Path) -> None:
+    """Its tables would be resized to S3's windows without a word."""
+    _, weights = official_s3(windows=(7, 7, 7, 7))
+    torch.save({"model": weights}, tmp_path / "swin.pth")
+    with pytest.raises(ValueError, match="stage 2 has window 7 in the checkpoint, but 14 in the architecture"):
+        convert(tmp_path / "swin.pth", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def official_glit() -> dict[str, Tensor]:
+    """Random weights with the names and shapes of the released GLiT-Tiny."""
+    torch.manual_seed(0)
+    thirds = (3, 0, 1, 3, 0, 1, 3, 1, 0, 3, 0, 3)
+    qkv_dims = {0: 96, 3: 192, 6: 192, 9: 192, 11: 384}  # of the all-global blocks
+    local = {1: (2, 31), 4: (4, 45), 8: (4, 45), 10: (4, 31)}  # expansion, kernel of the all-local ones
+    ratios = (4, 4, 6, 4, 4, 6, 2, 2, 4, 4, 4, 6)
+    D = 192
+    w = {"cls_token": torch.randn(1, 1, D), "pos_embed": torch.randn(1, 197, D)}
+
+    def pair(name: str, *shape: int) -> None:
+        w[f"{name}.weight"], w[f"{name}.bias"] = torch.randn(*shape), torch.randn(shape[0])
+
+    pair("patch_embed.proj", D, 3, 16, 16)
+    for i, (g, ratio) in enumerate(zip(thirds, ratios, strict=True)):
+        b = f"blocks.{i}.0."
+        attended = D * g // 3
+        rest = D - attended
+        pair(b + "norm1", D)
+        if g:
+            a = qkv_dims.get(i, attended)
+            pair(b + "attn.qkv", 3 * a, attended)
+            pair(b + "attn.proj", attended, a)
+        if rest:
+            expansion, kernel = local.get(i, (4, 31))
+            inner = rest * expansion
+            pair(b + "attn.net.1", 2 * inner, rest, 1)
+            pair(b + "attn.net.3.conv", inner, 1, kernel)
+            pair(b + "attn.net.4", inner)
+            w[b + "attn.net.4.running_mean"], w[b + "attn.net.4.running_var"] = torch.randn(inner), torch.rand(inner)
+            w[b + "attn.net.4.num_batches_tracked"] = torch.tensor(17)
+            pair(b + "attn.net.6", rest, inner, 1)
+        pair(b + "norm2", D)
+        pair(b + "mlp.fc1", ratio * D, D)
+        pair(b + "mlp.fc2", D, ratio * D)
+    pair("norm", D)
+    pair("head", 1000, D)
+    return w
+
+
+def test_glit(tmp_path: Path) -> None:
+    """The logits of converted weights are GLiT's own test; here nothing may be lost and the folder must load."""
+    weights = official_glit()
+    assert len(weights) == 213
+    torch.save({"model": weights, "args": argparse.Namespace(model="glit")}, tmp_path / "glit.pth")
+    assert cli.main(["convert", str(tmp_path / "glit.pth"), "--to", str(tmp_path / "glit")]) == 0
+    converted = load(tmp_path / "glit")
+    state = converted.state_dict()
+    assert sum(p.numel() for p in converted.parameters()) == 7_264_456
+    assert len(state) == len(weights)
+    ours = sorted(float(t.double().sum()) for t in state.values())
+    theirs = sorted(float(t.double().sum()) for t in weights.values())
+    assert all(math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-6) for a, b in zip(ours, theirs, strict=True))
+    assert torch.equal(converted.blocks[4].mlp.fc1.weight, weights["blocks.4.0.mlp.fc1.weight"])
+    assert artefact.load_config(tmp_path / "glit")["architecture"] == "glit"
+
+
+# What is refused
+
+
+class Malicious:
+    """A pickle of this writes a file when it is read carelessly."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.marker),)
+
+
+def test_the_malicious_pickle_is_one(tmp_path: Path) -> None:
+    pickle.loads(pickle.dumps(Malicious(tmp_path / "marker")))
+    assert (tmp_path / "marker").is_dir()
+
+
+Maker = Callable[[Path, Path], None]  # (checkpoint, marker)
+
+
+def saved(content: Any, **kwargs: Any) -> Maker:
+    return lambda path, _: torch.save(content() if callable(content) else content, path, **kwargs)
+
+
+def raw(content: bytes) -> Maker:
+    return lambda path, _: path.write_bytes(content) and None
+
+
+def cut(make: Maker, keep: float) -> Maker:
+    def write(path: Path, marker: Path) -> None:
+        make(path, marker)
+        content = path.read_bytes()
+        path.write_bytes(content[: int(len(content) * keep)])
+
+    return write
+
+
+def without(key: str) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in small_supernet().items() if name != key}
+
+
+def malicious(protocol: str) -> Maker:
+    def write(path: Path, marker: Path) -> None:
+        content = {"model": small_supernet(), "args": Malicious(marker)}
+        if protocol == "pickle":
+            path.write_bytes(pickle.dumps(content))
+        else:
+            torch.save(content, path, _use_new_zipfile_serialization=protocol == "zip")
+
+    return write
+
+
+REFUSED: dict[str, tuple[Maker, str]] = {
+    "missing": (lambda path, _: None, "There is no checkpoint file"),
+    "a folder": (lambda path, _: path.mkdir(), "There is no checkpoint file"),
+    "empty": (raw(b""), "is empty"),
+    "web page": (raw(b"\n<!DOCTYPE html><html><body>404</body></html>"), "is a web page"),
+    "git lfs": (raw(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"), "is a Git LFS pointer"),
+    "noise": (raw(random.Random(0).randbytes(5000)), "truncated or not a checkpoint"),
+    "text": (raw(b"hello world, this is no checkpoint at all\n" * 10), "truncated or not a checkpoint"),
+    "truncated zip": (cut(saved(lambda: {"model": small_supernet()}), 0.7), "truncated or not a checkpoint"),
+    "truncated old format": (
+        cut(saved(lambda: {"model": small_supernet()}, _use_new_zipfile_serialization=False), 0.7),
+        "truncated or not a checkpoint",
+    ),
+    "truncated safetensors": (
+        cut(lambda path, _: save_file(small_supernet(), path), 0.7),
+        "is truncated or damaged",
+    ),
+    "runs code": (malicious("zip"), r"wants to run code .*(posix|nt)\.mkdir"),
+    "runs code, old format": (malicious("old"), r"wants to run code .*(posix|nt)\.mkdir"),
+    "runs code, plain pickle": (malicious("pickle"), r"wants to run code .*more than tensors"),
+    "a whole module": (saved(lambda: torch.nn.Linear(2, 2)), r"wants to run code .*torch\.nn\.modules\.linear\.Linear"),
+    "a list": (saved([torch.zeros(1)]), "holds no model weights"),
+    "no tensors": (saved({"model": {"a": 1}}), "holds no model weights"),
+    "nothing": (saved({"model": {}}), "holds no model weights"),
+    "another network": (
+        saved(lambda: {"model": timm.create_model("resnet10t").state_dict()}),
+        "none of S3, AutoFormer or GLiT",
+    ),
+    "a plain ViT": (
+        saved(lambda: timm.create_model("vit_tiny_patch16_224", depth=1).state_dict()),
+        "none of S3, AutoFormer or GLiT",
+    ),
+    "a supernet of unknown width": (saved(small_supernet), "No published autoformer network has width 32"),
+    "a supernet without tables": (
+        saved(lambda: without("blocks.1.attn.rel_pos_embed_v.embeddings_table_h")),
+        "lacks 'blocks.1.attn.rel_pos_embed_v.embeddings_table_h'",
+    ),
+    "half of S3": (
+        saved(lambda: {k: v for k, v in official_s3()[1].items() if not k.startswith("layers.3.")}),
+        "is no s3_tiny: it lacks 'layers.3",
+    ),
+    "half of GLiT": (
+        saved(lambda: {k: v for k, v in official_glit().items() if not k.startswith("blocks.7.")}),
+        "does not fit this GLiT network: 'blocks.7",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make, message = REFUSED[case]
+    path, marker, folder = tmp_path / "checkpoint.pth", tmp_path / "marker", tmp_path / "out"
+    make(path, marker)
+    arch = []
+    if "without tables" in case:
+        (tmp_path / "arch.json").write_text(to_arch(reference.Subnet(24, (2,), (2.0,)), 8, 4).to_json())
+        arch = ["--arch", str(tmp_path / "arch.json")]
+    assert cli.main(["convert", str(path), "--to", str(folder), *arch]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and re.search(message, err), err
+    assert not folder.exists() and not marker.exists()
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"model": "s3_tiny"}, "The model is 's3_tiny', but the checkpoint is of autoformer"),
+        ({"model": "resnet50"}, "The model is 'resnet50'"),
+        ({"model": "autoformer_tiny"}, "this supernet holds"),
+        ({"arch": to_arch(reference.Subnet(40, (2,), (2.0,)), 8, 4)}, "embed_dim is 40"),
+        ({"arch": "nowhere.json"}, "No architecture file"),
+        ({"arch": Arch.parse(timm.create_model("s3_tiny", device="meta").arch)}, "of family 's3', but the checkpoint"),
+    ],
+)
+def test_refused_arguments(kwargs: dict[str, Any], message: str, tmp_path: Path) -> None:
+    torch.save(small_supernet(), tmp_path / "a.pth")
+    with pytest.raises(ValueError, match=message) as caught:
+        convert(tmp_path / "a.pth", tmp_path / "out", **kwargs)
+    assert "\n" not in str(caught.value) and not (tmp_path / "out").exists()
+
+
+def test_reading(tmp_path: Path) -> None:
+    """Harmless extras of official files, in the formats of then and now."""
+    weights = {"a": torch.arange(3.0), "b": torch.tensor(2)}
+    extras = {"args": argparse.Namespace(x=[1]), "best": np.float32(1.5), "top": np.float64(2.5), "n": np.int64(3)}
+    cases: list[tuple[str, Any, bool]] = [
+        ("zip", {"model": weights} | extras, True),
+        ("old", {"state_dict": weights} | extras, False),
+        ("flat", weights, True),
+        ("ddp", {"model": {f"module.{k}": v for k, v in weights.items()}}, True),
+    ]
+    for name, content, is_zip in cases:
+        torch.save(content, tmp_path / name, _use_new_zipfile_serialization=is_zip)
+        read = read_checkpoint(tmp_path / name)
+        assert read.keys() == weights.keys() and all(torch.equal(read[k], weights[k]) for k in weights), name
+    # numpy 1 pickled its scalars under another name.
+    old = (tmp_path / "old").read_bytes().replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
+    (tmp_path / "numpy1").write_bytes(old)
+    assert read_checkpoint(tmp_path / "numpy1").keys() == weights.keys()
+
+
+def test_the_tool(tmp_path: Path) -> None:
+    """tools/convert.py is a door to the same command."""
+    torch.save(small_supernet(), tmp_path / "a.pth")
+    (tmp_path / "arch.json").write_text(to_arch(reference.Subnet(24, (2,), (2.0,)), 8, 4).to_json())
+    command = [sys.executable, str(ROOT / "tools" / "convert.py"), "a.pth", "--to", "out", "--arch", "arch.json"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=env)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["architecture"] == "autoformer"

@@ -1,0 +1,231 @@
+"""The training loop: gradients, schedules, state, and runs that are cut in two."""
+
+import dataclasses
+import hashlib
+import math
+import random
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from s3zoo.models import MODELS
+from s3zoo.space import s3_space
+from s3zoo.supernet import Supernet
+from s3zoo.training import checkpoint
+from s3zoo.training.config import Data, Train
+from s3zoo.training.data import ImageData
+from s3zoo.training.distributed import Ranks
+from s3zoo.training.log import Log
+from s3zoo.training.loop import (
+    Interrupted,
+    ModelTrainee,
+    Stop,
+    SupernetTrainee,
+    fit,
+    number,
+    step_archs,
+)
+
+SPACE = s3_space(
+    "toy", (1, 2), (8, 12), (2, 4), (1, 2), (1, 2), steps=(1, 4, 2, 1, 1), head_dim=4, num_stages=2, patch_size=2
+)
+DATA = Data(
+    name="digits", holdout=100, train_limit=96, num_classes=10, img_size=8, in_chans=1, mean=(0.3,), std=(0.35,),
+    crop_pct=1.0, random_crop_pad=1, hflip=0.0, color_jitter=0.0,
+)  # fmt: skip
+TRAIN = Train(epochs=2, batch_size=32, lr=3e-3, warmup_epochs=0.5, drop_path=0.2, checkpoint_seconds=0)
+ONE = Ranks(0, 1, torch.device("cpu"))
+
+
+def supernet(**options) -> Supernet:
+    torch.manual_seed(0)
+    return Supernet(SPACE, img_size=8, num_classes=10, in_chans=1, **{"drop_path_rate": 0.2, **options})
+
+
+def train(trainee, folder: Path, config: Train = TRAIN, data: Data = DATA, **options) -> list[dict]:
+    return fit(
+        trainee, config, ImageData(data, 0), seed=0, ranks=ONE, folder=folder, log=Log(None), name="test", **options
+    )
+
+
+class StopAfter(Stop):
+    """Asks for a stop once `count` steps have looked."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    @property
+    def asked(self) -> bool:
+        self.count -= 1
+        return self.count < 0
+
+
+def test_architectures_are_a_function_of_seed_and_step():
+    first = [step_archs(SPACE, "uniform", 1, step) for step in range(20)]
+    assert first == [step_archs(SPACE, "uniform", 1, step) for step in range(20)]
+    assert first != [step_archs(SPACE, "uniform", 2, step) for step in range(20)]
+    assert len({arch for archs in first for arch in archs}) > 10
+    sandwich = step_archs(SPACE, "sandwich", 1, 5)
+    assert sandwich[:2] == [SPACE.largest(), SPACE.smallest()] and len(sandwich) == 4
+
+
+def test_a_seed_is_the_same_everywhere():
+    # The first eight bytes of sha256("0/arch/3"), little-endian, halved.
+    assert number(0, "arch", 3) == int.from_bytes(hashlib.sha256(b"0/arch/3").digest()[:8], "little") // 2
+    assert number(1, 23) != number(12, 3)
+
+
+@pytest.mark.parametrize(
+    "options", [{"sampling": "sandwich"}, {"sharing": "classical"}, {"freeze_unsampled": True}, {"ema": 0.9}], ids=str
+)
+def test_a_run_cut_in_two_is_the_same_run(tmp_path, options):
+    config = dataclasses.replace(TRAIN, **options)
+    sharing = {"sharing": config.sharing}
+    whole = supernet(**sharing)
+    rows = train(SupernetTrainee(whole, config, 0), tmp_path / "whole", config)
+
+    with pytest.raises(Interrupted, match="same command"):
+        train(SupernetTrainee(supernet(**sharing), config, 0), tmp_path / "cut", config, stop=StopAfter(3))
+    again = supernet(**sharing)
+    again.flat.data.zero_()  # everything must come from the checkpoint
+    assert train(SupernetTrainee(again, config, 0), tmp_path / "cut", config) == rows
+    assert torch.equal(whole.flat, again.flat)
+    lines = [(tmp_path / name / "epochs.jsonl").read_text() for name in ("whole", "cut")]
+    assert lines[0] == lines[1] and len(lines[0].splitlines()) == 2
+
+
+def test_training_lowers_the_loss(tmp_path):
+    net = supernet()
+    config = dataclasses.replace(TRAIN, epochs=12, lr=0.02, label_smoothing=0.0, checkpoint_seconds=60)
+    rows = train(SupernetTrainee(net, config, 0), tmp_path, config)
+    assert rows[-1]["loss"] < 2.25 < rows[0]["loss"]  # chance is log(10) = 2.303
+    assert rows[-1]["lr"] < rows[1]["lr"]
+
+
+def test_accumulation_gives_the_gradient_of_the_whole_batch(tmp_path):
+    results = []
+    for accumulate in (1, 4):
+        config = dataclasses.replace(TRAIN, epochs=1, accumulate=accumulate, opt="sgd", lr=0.1, warmup_epochs=0)
+        net = supernet()
+        train(SupernetTrainee(net, config, 0), tmp_path / str(accumulate), config)
+        results.append(net.flat.detach().clone())
+    torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-6)
+
+
+def test_sandwich_sums_the_gradients_of_its_four_networks(tmp_path):
+    config = dataclasses.replace(
+        TRAIN, epochs=1, batch_size=96, opt="sgd", lr=0.5, momentum=0.0, weight_decay=0.0, warmup_epochs=0,
+        schedule="constant", sampling="sandwich", drop_path=0.0, label_smoothing=0.1,
+    )  # fmt: skip
+    net, reference = supernet(drop_path_rate=0.0), supernet(drop_path_rate=0.0)
+    train(SupernetTrainee(net, config, 0), tmp_path, config)
+    images, targets, _ = next(iter(ImageData(DATA, 0).train_batches(0, 96)))
+    for arch in step_archs(SPACE, "sandwich", 0, 0):
+        loss = F.cross_entropy(reference.subnet(arch).train()(images), targets, label_smoothing=0.1)
+        loss.backward()
+    expected = {name: w.detach() - 0.5 * reference.grads[name] for name, w in reference.bank.items()}
+    for name, weight in net.bank.items():
+        torch.testing.assert_close(weight.detach(), expected[name], rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_unsampled_weights_move_by_default_and_stand_still_when_frozen(tmp_path):
+    """Official behaviour: decay and stale momentum move them. The paper's words: the rest is frozen."""
+    for freeze in (False, True):
+        config = dataclasses.replace(TRAIN, epochs=1, batch_size=96, freeze_unsampled=freeze, warmup_epochs=0)
+        net = supernet()
+        before = net.flat.detach().clone()
+        train(SupernetTrainee(net, config, 0), tmp_path / str(freeze), config)
+        outside = torch.ones_like(net.flat, dtype=torch.bool)
+        names = {name: outside[start : start + w.numel()].view(w.shape) for name, w, start in _places(net)}
+        for arch in step_archs(SPACE, "uniform", 0, 0):
+            for name, corner in net.used(arch):
+                names[name][corner] = False
+        assert outside.any()
+        still = torch.equal(net.flat[outside], before[outside])
+        assert still == freeze
+        assert not torch.equal(net.flat[~outside], before[~outside])
+
+
+def _places(net: Supernet):
+    start = 0
+    for name, weight in net.bank.items():
+        yield name, weight, start
+        start += weight.numel()
+
+
+def test_classical_sharing_skips_candidates_that_were_not_sampled(tmp_path):
+    config = dataclasses.replace(TRAIN, epochs=1, batch_size=96, sharing="classical", warmup_epochs=0)
+    net = supernet(sharing="classical")
+    before = {name: w.detach().clone() for name, w in net.bank.items()}
+    train(SupernetTrainee(net, config, 0), tmp_path, config)
+    used = {name for name, _ in net.used(step_archs(SPACE, "uniform", 0, 0)[0])}
+    moved = {name for name, w in net.bank.items() if not torch.equal(w, before[name])}
+    assert moved and moved <= used
+
+
+def test_a_static_model_resumes_with_its_buffers(tmp_path):
+    from s3zoo.space import glit_space
+
+    arch = glit_space(
+        "g", 12, 3, depth=2, kernels=(3,), expansions=(1,), head_dims=(4,), mlp=(2,), patch_size=4
+    ).sample(random.Random(0))
+
+    def model():
+        torch.manual_seed(1)
+        return MODELS["glit"](arch, img_size=8, num_classes=10, in_chans=1, drop_path_rate=0.1)
+
+    whole, cut = model(), model()
+    train(ModelTrainee(whole), tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        train(ModelTrainee(cut), tmp_path / "cut", stop=StopAfter(4))
+    again = model()
+    train(ModelTrainee(again), tmp_path / "cut")
+    for name, value in whole.state_dict().items():
+        assert torch.equal(value, again.state_dict()[name]), name
+
+
+def test_a_loss_that_is_no_number_stops_with_a_sentence(tmp_path):
+    net = supernet()
+    config = dataclasses.replace(TRAIN, epochs=1)
+
+    class Poisoned(SupernetTrainee):
+        def models(self, step):
+            if step == 2:
+                net.flat.data.fill_(math.nan)
+            return super().models(step)
+
+    with pytest.raises(ValueError, match="loss became nan at step 2; the last good checkpoint is kept"):
+        train(Poisoned(net, config, 0), tmp_path, config)
+    tensors, state = checkpoint.load(tmp_path)
+    assert state["step"] == 2 and all(t.isfinite().all() for t in tensors.values())
+
+
+def test_impossible_settings_are_named():
+    net = supernet()
+    for change, message in [
+        ({"batch_size": 1000}, "only 96 training images"),
+        ({"accumulate": 3}, "multiple of 3"),
+        ({"schedule": "steps"}, "'cosine' or 'constant'"),
+        ({"sampling": "fair"}, "'uniform' or 'sandwich'"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            config = dataclasses.replace(TRAIN, **change)
+            train(SupernetTrainee(net, config, 0), Path("nowhere"), config)
+
+
+def test_drop_path_masks_follow_the_sample_not_the_shard():
+    from s3zoo.models.layers import DropPath
+
+    layer = DropPath(0.5).train()
+    torch.manual_seed(3)
+    whole = layer(torch.ones(8, 2))
+    parts = []
+    for rows in (torch.tensor([0, 3, 4, 7]), torch.tensor([1, 2, 5, 6])):
+        layer.batch, layer.rows = 8, rows
+        torch.manual_seed(3)
+        parts.append((rows, layer(torch.ones(4, 2))))
+    for rows, part in parts:
+        assert torch.equal(part, whole[rows])
+    assert set(whole.unique().tolist()) == {0.0, 2.0}
