@@ -1,4 +1,4 @@
-"""Turn an official checkpoint (S3, an AutoFormer supernet, GLiT) into a folder with safetensors and config.json.
+"""Turn an official checkpoint (S3, an AutoFormer supernet, GLiT, Shunted) into a folder with safetensors and config.json.
 
 timm loads the folder: `timm.create_model("local-dir:FOLDER", pretrained=True)`. An AutoFormer checkpoint is a supernet:
 the published subnet is cut from it, or with --arch any other that it holds.
@@ -10,7 +10,6 @@ import argparse
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +18,30 @@ from torch import Tensor, nn
 
 from s3zoo.arch import Arch
 from s3zoo.artefact import save_model
-from s3zoo.models import autoformer, glit, s3
+from s3zoo.models import autoformer, glit, s3, shunted
 from s3zoo.models.official import StateDict, read_checkpoint, sha256
+from s3zoo.search.published import official_autoformer_supernet
+
+__all__ = ["autoformer_subnet", "convert", "official_autoformer_supernet"]
 
 _FILTERS: dict[str, Callable[[StateDict, Any], StateDict]] = {
     "s3": s3.checkpoint_filter_fn,
     "autoformer": autoformer.checkpoint_filter_fn,
     "glit": glit.checkpoint_filter_fn,
+    "shunted": shunted.checkpoint_filter_fn,
 }
 _FIRST_CONV = {
     "s3": "patch_embed.proj.weight",
     "autoformer": "patch_embed_super.proj.weight",
     "glit": "patch_embed.proj.weight",
+    "shunted": "patch_embed1.conv.0.weight",
+}
+
+
+# Where the blocks of the third stage are, and which network has how many.
+_STAGE_3: dict[str, tuple[str, dict[int, str]]] = {
+    "s3": ("layers.2.blocks.", {6: "tiny", 18: "small", 30: "base"}),
+    "shunted": ("block3.", {4: "tiny", 12: "small", 24: "base"}),
 }
 
 
@@ -65,18 +76,20 @@ def _family(state_dict: Mapping[str, Tensor]) -> str:
         return "s3"
     if "blocks.0.0.norm1.weight" in state_dict:
         return "glit"
+    if "patch_embed1.conv.0.weight" in state_dict:
+        return "shunted"
     raise ValueError(
-        f"The checkpoint is none of S3, AutoFormer or GLiT (its first tensor is {next(iter(state_dict))!r}); give one "
-        "that the authors published."
+        f"The checkpoint is none of S3, AutoFormer, GLiT or Shunted (its first tensor is {next(iter(state_dict))!r}); "
+        "give one that the authors published."
     )
 
 
 def _published_name(family: str, state_dict: Mapping[str, Tensor]) -> str:
     """Which published network a checkpoint is, by its depth or width."""
-    if family == "s3":
-        depth = len({key.split(".")[3] for key in state_dict if key.startswith("layers.2.blocks.")})
-        what, names = f"{depth} blocks in stage 3", {6: "s3_tiny", 18: "s3_small", 30: "s3_base"}
-        name = names.get(depth)
+    if family in _STAGE_3:
+        prefix, sizes = _STAGE_3[family]
+        depth = len({key[len(prefix) :].split(".")[0] for key in state_dict if key.startswith(prefix)})
+        what, name = f"{depth} blocks in stage 3", f"{family}_{sizes[depth]}" if depth in sizes else None
     else:
         width = state_dict[_FIRST_CONV[family]].shape[0]
         sizes = {"autoformer": {256: "tiny", 448: "small", 640: "base"}, "glit": {192: "tiny"}}[family]
@@ -131,33 +144,6 @@ def _check_windows(state_dict: Mapping[str, Tensor], model: Any) -> None:
                     f"Block {b} of stage {s} has window {(math.isqrt(rows) + 1) // 2} in the checkpoint, but "
                     f"{block.window_size} in the architecture; give the checkpoint's architecture."
                 )
-
-
-# AutoFormer supernets
-
-
-@dataclass(frozen=True)
-class AutoFormerSupernet:
-    """An official supernet in our layout: every subnet is a corner of `state_dict`, except for its qkv biases.
-
-    The biases of `state_dict` are those of the largest network. A block with fewer heads needs `qkv_bias`.
-    """
-
-    arch: Arch  # the largest network
-    state_dict: StateDict
-    flat_qkv_biases: tuple[Tensor, ...]  # as published, one per block
-
-    def qkv_bias(self, block: int, num_heads: int) -> Tensor:
-        """The bias (heads, 3, head_dim) of a block when it has `num_heads`."""
-        head_dim = self.state_dict[f"blocks.{block}.attn.qkv.bias"].shape[2]
-        return autoformer.official_qkv_bias(self.flat_qkv_biases[block], num_heads, head_dim).clone()
-
-
-def autoformer_supernet(state_dict: Mapping[str, Tensor]) -> AutoFormerSupernet:
-    """Read an official supernet (the tensors of supernet-tiny.pth, say) so that it can be searched."""
-    arch = autoformer.largest_arch(state_dict)
-    biases = tuple(state_dict[f"blocks.{i}.attn.qkv.bias"].clone() for i in range(arch.depths[0]))
-    return AutoFormerSupernet(arch, autoformer.subnet_state_dict(state_dict, arch), biases)
 
 
 def autoformer_subnet(state_dict: Mapping[str, Tensor], arch: Arch) -> StateDict:

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from s3zoo.arch import Arch, AutoFormerBlock, GLiTBlock, S3Block
+from s3zoo.arch import Arch, AutoFormerBlock, GLiTBlock, S3Block, ShuntedBlock
 
 Size = int | tuple[int, int]
 RELATIVE_ROWS = 30  # AutoFormer: distances -14..14, and a row for pairs with the class token
+SHUNTED_STEM = 64  # channels of the stem's convolutions, whatever the width of the network
+SHUNTED_RATES = ((8, 4), (4, 2), (2, 1), ())  # by stage: how far each half of the heads has its tokens merged
 
 
 class Shape(NamedTuple):
@@ -208,6 +210,66 @@ def _glit_macs_paper(arch: Arch, shape: Shape) -> int:
     return _glit_macs(arch, shape, gate=0)
 
 
+# Shunted: halves of the heads attend to tokens merged at two rates, convolutions in the values and in the MLP
+
+
+def _shunted_blocks(arch: Arch) -> Iterator[tuple[int, int, ShuntedBlock, tuple[int, ...]]]:
+    """Stage, width, genes and merging rates of every block."""
+    for s, (stage, rates) in enumerate(zip(arch.stages, SHUNTED_RATES, strict=True)):
+        for block in stage.blocks:
+            assert isinstance(block, ShuntedBlock)
+            if rates and block.num_heads % 2:
+                raise ValueError(f"num_heads is {block.num_heads}, but must be even in stage {s + 1} of 'shunted'.")
+            yield s, stage.embed_dim, block, rates
+
+
+def _shunted_sides(arch: Arch, shape: Shape) -> tuple[tuple[int, int], list[tuple[int, int]]]:
+    """The map inside the stem, and those of the stages."""
+    half = (-(-shape.height // 2), -(-shape.width // 2))
+    patch = arch.patch_size // 2
+    if arch.patch_size % 2 or min(half) < patch:
+        raise ValueError(
+            f"img_size is {shape.height} x {shape.width} with patch_size {arch.patch_size}, but family 'shunted' needs"
+            f" an even patch size and sides of at least {arch.patch_size - 1}."
+        )
+    sides = [(half[0] // patch, half[1] // patch)]
+    while len(sides) < len(arch.stages):
+        sides.append((-(-sides[-1][0] // 2), -(-sides[-1][1] // 2)))
+    return half, sides
+
+
+def _shunted_params(arch: Arch, shape: Shape) -> int:
+    _shunted_sides(arch, shape)
+    dims = arch.embed_dims
+    stem = (49 * shape.in_chans + 2) * SHUNTED_STEM + arch.stem_depth * (9 * SHUNTED_STEM + 2) * SHUNTED_STEM
+    total = stem + ((arch.patch_size // 2) ** 2 * SHUNTED_STEM + 3) * dims[0]
+    total += sum((9 * before + 3) * dim for before, dim in zip(dims, dims[1:], strict=False))
+    for _, dim, b, rates in _shunted_blocks(arch):
+        inner, hidden = b.qkv_dim, int(dim * b.mlp_ratio)
+        total += 4 * dim + (dim + 1) * inner + (inner + 1) * dim  # norms, queries, projection
+        total += _mlp(dim, b.mlp_ratio) + 10 * hidden
+        # Merging and its norm, keys and values, local convolution: of half the heads each, or of all of them at once.
+        total += sum(rate**2 * dim**2 + 3 * dim + (dim + 1) * inner + 5 * inner for rate in rates)
+        total += 0 if rates else 2 * (dim + 1) * inner + 10 * inner
+    return total + 2 * sum(dims) + _head(dims[-1], shape)
+
+
+def _shunted_macs(arch: Arch, shape: Shape) -> int:
+    half, sides = _shunted_sides(arch, shape)
+    dims, areas = arch.embed_dims, [height * width for height, width in sides]
+    total = half[0] * half[1] * (49 * shape.in_chans + 9 * SHUNTED_STEM * arch.stem_depth) * SHUNTED_STEM
+    total += areas[0] * (arch.patch_size // 2) ** 2 * SHUNTED_STEM * dims[0]
+    total += sum(9 * area * before * dim for area, before, dim in zip(areas[1:], dims, dims[1:], strict=False))
+    for s, dim, b, rates in _shunted_blocks(arch):
+        tokens, inner, hidden = areas[s], b.qkv_dim, int(dim * b.mlp_ratio)
+        total += tokens * (2 * dim * inner + 2 * dim * hidden + 9 * hidden)
+        for rate in rates:  # a map smaller than the rate is padded to it
+            merged = max(sides[s][0] // rate, 1) * max(sides[s][1] // rate, 1)
+            total += merged * (rate**2 * dim**2 + dim * inner + tokens * inner) + 9 * merged * inner // 2
+        total += 0 if rates else tokens * inner * (2 * dim + 2 * tokens + 9)
+    return total + dims[-1] * shape.num_classes
+
+
 class _Cost(NamedTuple):
     params: Callable[[Arch, Shape], int]
     macs: Callable[[Arch, Shape], int]
@@ -218,4 +280,5 @@ _FAMILIES: dict[str, _Cost] = {
     "s3": _Cost(_s3_params, _s3_macs, _s3_macs),
     "autoformer": _Cost(_autoformer_params, _autoformer_macs, _autoformer_macs_paper),
     "glit": _Cost(_glit_params, _glit_macs, _glit_macs_paper),
+    "shunted": _Cost(_shunted_params, _shunted_macs, _shunted_macs),
 }

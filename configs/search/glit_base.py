@@ -5,8 +5,9 @@ Cost:      in each of two stages a supernet of 100 epochs and five trainings of 
            (estimate), or 246 GPU-days at an assumed 20 TFLOP/s. The paper names GTX 1080 Ti GPUs and gives no days.
 Command:   torchrun --nproc-per-node 8 tools/search.py glit_base --data /path/to/imagenet
 
-Neither width nor network was released: the width is DeiT-Base's, and of its heads 0, 4, 8 or 12 are global. The budget is in
-MACs as executed, and fits this zoo's glit_base (19.05G), which has the paper's 17.0G in the official count.
+Neither width nor network was released: the width is DeiT-Base's, and of its heads 0, 4, 8 or 12 are global.
+The budget is in MACs as executed, and fits this zoo's glit_base (19.05G), which has the paper's 17.0G in the official
+count.
 """
 
 import dataclasses

@@ -5,8 +5,9 @@ Cost:      in each of two stages a supernet of 100 epochs and five trainings of 
            (estimate), or 64 GPU-days at an assumed 20 TFLOP/s. The paper names GTX 1080 Ti GPUs and gives no days.
 Command:   torchrun --nproc-per-node 8 tools/search.py glit_small --data /path/to/imagenet
 
-Neither width nor network was released: the width is DeiT-Small's, and of its heads 0, 2, 4 or 6 are global. The budget is in
-MACs as executed, and fits this zoo's glit_small (4.91G), which has the paper's 4.4G in the official count.
+Neither width nor network was released: the width is DeiT-Small's, and of its heads 0, 2, 4 or 6 are global.
+The budget is in MACs as executed, and fits this zoo's glit_small (4.91G), which has the paper's 4.4G in the official
+count.
 """
 
 import dataclasses

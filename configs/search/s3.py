@@ -16,7 +16,8 @@ On several machines add torchrun's --nnodes and --rdzv-endpoint. Readings of wha
 - The held-out images come from the training set; the paper scores spaces on the validation set, which is the test here.
 - If a budget fits no network of the last space, the last space where all fit is searched (`backtrack`).
 
-`--set space_search.search_each_space=true` searches A and B too, for Table 5: 65.5 / 78.0 / 82.1 % (the paper's figures).
+`--set space_search.search_each_space=true` searches A and B too, for Table 5: 65.5 / 78.0 / 82.1 % (the paper's
+figures).
 """
 
 from s3zoo.search.config import ArchSearch, Final, SearchRun

@@ -5,8 +5,10 @@ Cost:      4 x 500 epochs of 750 steps and 300 epochs of retraining; 6.8 x 10^18
            95 GPU-hours at an assumed 20 TFLOP/s. The paper names no hardware.
 Command:   torchrun --nproc-per-node 4 tools/search.py s4_vit_sun397 --data /path/to/sun397
 
-The folder holds train/ and test/ with class folders. The paper speaks of 100,000 images and does not print its split;
-the cost is for 100,000 training images, ten of each class held out.
+The paper speaks of 100,000 images and prints no split; the cost is for 100,000 training images, ten of each class held
+out. The folder holds train/<class>/ and test/<class>/; the archive's nested classes (such as basilica/indoor) need one
+folder with one name each. Or, with `pip install datasets` (not tried here; 50 training images of each class):
+`--set data.name=hfds/tanganke/sun397` instead of --data.
 """
 
 import dataclasses

@@ -5,5 +5,6 @@ from torch import nn
 from s3zoo.models.autoformer import AutoFormer
 from s3zoo.models.glit import GLiT
 from s3zoo.models.s3 import S3
+from s3zoo.models.shunted import Shunted
 
-MODELS: dict[str, type[nn.Module]] = {"s3": S3, "autoformer": AutoFormer, "glit": GLiT}
+MODELS: dict[str, type[nn.Module]] = {"s3": S3, "autoformer": AutoFormer, "glit": GLiT, "shunted": Shunted}

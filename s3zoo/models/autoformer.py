@@ -388,21 +388,11 @@ def _to_size(img_size: int | Sequence[int], patch_size: int) -> tuple[int, int]:
 # Checkpoints
 
 
-# Official name -> ours, below a block and above the blocks.
-_BLOCK_NAMES = {
-    "attn_layer_norm": "norm1",
-    "ffn_layer_norm": "norm2",
-    "attn.qkv": "attn.qkv",
-    "attn.proj": "attn.proj",
-    "fc1": "mlp.fc1",
-    "fc2": "mlp.fc2",
-}
-_TABLES = {
+_TABLES = {  # official name -> ours, below a block
     f"attn.rel_pos_embed_{c}.embeddings_table_{axis[0]}": f"attn.rel_{c}_{axis}"
     for c in "kv"
     for axis in ("vertical", "horizontal")
 }
-_TOP_NAMES = {"patch_embed_super.proj": "patch_embed.proj", "norm": "norm", "head": "head"}
 
 
 def is_official(state_dict: Mapping[str, Any]) -> bool:
@@ -412,9 +402,11 @@ def is_official(state_dict: Mapping[str, Any]) -> bool:
 def _check_official(state_dict: Mapping[str, Tensor]) -> int:
     """The depth of an official supernet, once it is sure that it has all of its tensors and no others."""
     depth = len({key.split(".")[1] for key in state_dict if key.startswith("blocks.")})
-    layers = [f"{name}.{kind}" for name in _BLOCK_NAMES for kind in ("weight", "bias")] + list(_TABLES)
-    expected = {"pos_embed", "cls_token"} | {f"{name}.{kind}" for name in _TOP_NAMES for kind in ("weight", "bias")}
-    expected |= {f"blocks.{i}.{layer}" for i in range(depth) for layer in layers}
+    layers = ("attn_layer_norm", "ffn_layer_norm", "attn.qkv", "attn.proj", "fc1", "fc2")
+    pairs = [f"blocks.{i}.{layer}" for i in range(depth) for layer in layers]
+    pairs += ["patch_embed_super.proj", "norm", "head"]
+    expected = {"pos_embed", "cls_token", *(f"{pair}.{kind}" for pair in pairs for kind in ("weight", "bias"))}
+    expected |= {f"blocks.{i}.{table}" for i in range(depth) for table in _TABLES}
     missing, unknown = sorted(expected - set(state_dict)), sorted(set(state_dict) - expected)
     if missing or unknown or not depth:
         wrong = f"lacks {missing[0]!r}" if missing else f"has the unknown {unknown[0]!r}" if unknown else "has no block"
@@ -589,13 +581,10 @@ def _with_weights(variant: str, kwargs: dict[str, Any]) -> dict[str, Any]:
     if cfg.state_dict or cfg.file or cfg.hf_hub_id:
         return overlay
     if not cfg.url:
-        instead = "autoformer_small with img_size=384" if variant == "autoformer_small_384" else (
-            "autoformer_tiny, autoformer_small or autoformer_base, or 'local-dir:FOLDER' of a converted network"
-        )
-        raise ValueError(
-            f"No pretrained weights are published for {variant}; use pretrained=False, or pretrained=True with "
-            f"{instead}."
-        )
+        instead = "take autoformer_tiny, autoformer_small or autoformer_base, or 'local-dir:FOLDER' of a saved network"
+        if variant == "autoformer_small_384":
+            instead = "start from autoformer_small with pretrained=True and img_size=384"
+        raise ValueError(f"No pretrained weights are published for {variant}; use pretrained=False, or {instead}.")
     arch = Arch.parse(kwargs["arch"])
     name = f"{variant}.{cfg.tag}-{arch.key}" if cfg.tag else f"{variant}-{arch.key}"
 

@@ -74,7 +74,10 @@ class Search:
             "in_chans": run.data.in_chans,
         }
         self.pricer = Pricer(**self.shape)
-        self.budgets = [Budget.parse(text) for text in run.arch_search.budgets] or [Budget({})]
+        self.budgets = [Budget.parse(text) for text in run.arch_search.budgets] or [Budget()]
+        if run.space_search.method == "none":  # the only space there will be: say at once what it cannot give
+            for budget in self.budgets:
+                check_feasible(run.space, budget, self.pricer, random.Random(run.seed))
         self._open()
 
     def _open(self) -> None:

@@ -200,6 +200,8 @@ def fit(
             f" accumulate {train.accumulate}."
         )
     total = train.epochs * steps_per_epoch
+    if not total:
+        return []  # an untrained control
     optimizer = _optimizer(trainee, train)
     schedule = _schedule(optimizer, train, steps_per_epoch)
     average = {n: w.detach().clone() for n, w in trainee.weights.items()} if train.ema else {}

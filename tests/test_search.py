@@ -1,0 +1,387 @@
+"""The search from end to end at debug scale: results, resuming after SIGKILL in every phase, ranks, refusals."""
+
+import dataclasses
+import hashlib
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+
+from s3zoo import cost
+from s3zoo.arch import Arch
+from s3zoo.search.command import main, seeds_table
+from s3zoo.search.config import SearchRun
+from s3zoo.search.evaluate import accuracy, wilson
+from s3zoo.search.pipeline import Search, kendall
+from s3zoo.search.space_search import SpaceSearch
+from s3zoo.space import Space, glit_space
+from s3zoo.training.data import ImageData
+from s3zoo.training.distributed import Ranks
+from s3zoo.training.log import Log
+from s3zoo.training.loop import Stop
+
+HERE = Path(__file__).parent
+TOY = HERE / "toy_search.py"
+TOOL = HERE.parent / "tools" / "search.py"
+ONE = Ranks(0, 1, torch.device("cpu"))
+
+
+def toy(**changes) -> SearchRun:
+    spec = importlib.util.spec_from_file_location("toy_search", TOY)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return dataclasses.replace(module.config, **changes)
+
+
+def search(run: SearchRun, folder: Path) -> dict:
+    return Search(run, folder, ONE, Log(folder, tensorboard=False), Stop())()
+
+
+def quick(run: SearchRun) -> SearchRun:
+    """Without space search and finetuning."""
+    return dataclasses.replace(
+        run, space_search=SpaceSearch(method="none"), final=dataclasses.replace(run.final, mode="inherit", top=1),
+        supernet=dataclasses.replace(run.supernet, epochs=1, checkpoint_seconds=60),
+    )  # fmt: skip
+
+
+def fingerprint(folder: Path) -> dict[str, str]:
+    """What a run leaves behind that must not depend on how often it was interrupted."""
+    kept = [p for p in sorted(folder.rglob("*")) if p.is_file() and p.suffix in (".json", ".jsonl", ".safetensors")]
+    # run.json and config.json name the commit; of checkpoints only the moments differ, not where they lead.
+    names = [str(p.relative_to(folder)) for p in kept if p.name not in ("run.json", "config.json")]
+    newest = {
+        str(max(f.glob("step-*")).relative_to(folder)) for f in {p.parent.parent for p in folder.rglob("state.json")}
+    }
+    names = [n for n in names if "/step-" not in n or n.rsplit("/", 1)[0] in newest]
+    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("toy")
+    search(toy(), folder)
+    return folder
+
+
+def test_the_result_describes_itself(finished):
+    result = json.loads((finished / "result.json").read_text())
+    winner = result["winners"][0]
+    arch = Arch.from_dict(winner["arch"])
+    assert winner["params"] == cost.params(arch, img_size=8, num_classes=10, in_chans=1) <= 20_000
+    assert [row["index"] for row in result["spaces"]] == list(range(len(result["spaces"])))
+    run = json.loads((finished / "run.json").read_text())
+    assert run["config"]["seed"] == 0 and len(run["data"]) == 64 and run["versions"]["torch"] == torch.__version__
+    scored = [json.loads(line) for line in (finished / "space0/scores.jsonl").read_text().splitlines()]
+    assert len(scored) == 20 and len({json.dumps(row["arch"]) for row in scored}) == 20
+    decision = json.loads((finished / "space_search.jsonl").read_text().splitlines()[0])["decision"]
+    assert decision["samples"] == 20 and Space.from_dict(decision["space"])
+    evaluated = [json.loads(p) for p in next(finished.glob("space*/evaluated.jsonl")).read_text().splitlines()]
+    archs = [Arch.from_dict(row["arch"]).effective(8) for row in evaluated]
+    assert len(archs) == len(set(archs)) and all(row["params"] <= 20_000 for row in evaluated)
+
+
+def test_the_exported_network_gives_the_reported_accuracy_in_a_new_process(finished):
+    code = (
+        "import sys, s3zoo, timm, torch\n"
+        "from s3zoo.training.config import Data\nfrom s3zoo.training.data import ImageData\n"
+        "from s3zoo.search.evaluate import accuracy\n"
+        "torch.set_num_threads(1)\n"
+        "model = timm.create_model('local-dir:' + sys.argv[1], pretrained=True)\n"
+        "data = ImageData(Data(**eval(sys.argv[2])), 0)\n"
+        "print(accuracy(model, data.test_batches(), torch.device('cpu'))['top1'])\n"
+    )
+    data = repr(dataclasses.asdict(toy().data))
+    printed = subprocess.run(
+        [sys.executable, "-c", code, str(finished / "model"), data], capture_output=True, text=True, check=True
+    ).stdout
+    reported = json.loads((finished / "result.json").read_text())["winners"][0]["test"]["top1"]
+    assert float(printed.splitlines()[-1]) == pytest.approx(reported, abs=1e-9)
+    config = json.loads((finished / "model/config.json").read_text())
+    assert config["s3zoo"]["provenance"]["test"]["top1"] == reported
+
+
+def test_a_finished_run_is_not_run_again(finished, monkeypatch):
+    monkeypatch.setattr(Search, "_search_spaces", lambda self: pytest.fail("ran again"))
+    assert search(toy(), finished) == json.loads((finished / "result.json").read_text())
+
+
+def test_the_test_images_are_opened_once_and_last(tmp_path, monkeypatch):
+    opened = []
+    real = ImageData.test_batches
+
+    def watched(self, *args):
+        opened.append((tmp_path / "space0/evaluated.jsonl").exists() and not (tmp_path / "result.json").exists())
+        return real(self, *args)
+
+    monkeypatch.setattr(ImageData, "test_batches", watched)
+    search(quick(toy()), tmp_path)
+    assert opened == [True]
+
+
+# Interruptions
+
+
+def start(folder: Path, *settings: str, launcher: tuple[str, ...] = ()) -> subprocess.Popen:
+    command = [sys.executable, *launcher, str(TOOL), str(TOY), "--out", str(folder)]
+    command += [part for setting in settings for part in ("--set", setting)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent)}
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+
+
+def wait_for(process: subprocess.Popen, pattern: str, folder: Path, lines: int = 0) -> None:
+    """Until a file is there (with so many lines), as long as the run goes on."""
+    deadline = time.monotonic() + 240
+    while time.monotonic() < deadline:
+        found = list(folder.glob(pattern))
+        if found and (not lines or len(found[0].read_text().splitlines()) >= lines):
+            return
+        if process.poll() is not None:
+            pytest.fail(f"ended before {pattern}: {process.stdout.read()}")
+        time.sleep(0.005)
+    pytest.fail(f"{pattern} never came")
+
+
+PHASES = [
+    ("space0/supernet/step-*", 0),  # the first supernet
+    ("space0/scores.jsonl", 1),  # scores of the space search
+    ("space1/supernet/step-*", 0),  # after the decision
+    ("space1/evaluated.jsonl", 1),  # evolution
+    ("space1/search-0/finish-0/step-*", 0),  # finetuning
+]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_killed_in_every_phase_it_ends_with_the_same_bits(finished, tmp_path, workers):
+    assert (finished / "space1/search-0/finish-0").exists(), "the toy visits two spaces"
+    for pattern, lines in PHASES:
+        process = start(tmp_path, f"data.workers={workers}")
+        wait_for(process, pattern, tmp_path, lines)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        assert not (tmp_path / "result.json").exists()
+    process = start(tmp_path, f"data.workers={workers}")
+    output = process.communicate(timeout=240)[0]
+    assert process.returncode == 0, output
+    assert "resumed" in output
+    assert fingerprint(tmp_path) == fingerprint(finished)
+
+
+def test_sigterm_saves_and_says_how_to_resume(tmp_path):
+    process = start(tmp_path, "supernet.epochs=50", "supernet.checkpoint_seconds=1000")
+    wait_for(process, "space0/supernet/epochs.jsonl", tmp_path)
+    process.send_signal(signal.SIGTERM)
+    output = process.communicate(timeout=120)[0]
+    assert process.returncode == 130 and "the same command resumes there" in output
+    assert list(tmp_path.glob("space0/supernet/step-*"))
+
+
+# Ranks
+
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("ranks")
+    process = start(folder, launcher=TORCHRUN)
+    output = process.communicate(timeout=400)[0]
+    assert process.returncode == 0, output
+    return folder
+
+
+def supernet_weights(folder: Path) -> dict[str, torch.Tensor]:
+    from safetensors.torch import load_file
+
+    newest = max((folder / "space0/supernet").glob("step-*"))
+    tensors = load_file(newest / "tensors.safetensors")
+    return {name: t for name, t in tensors.items() if name.startswith("weight.")}
+
+
+def test_two_ranks_train_what_one_process_trains(finished, two_ranks):
+    one, two = supernet_weights(finished), supernet_weights(two_ranks)
+    assert one.keys() == two.keys() and len(one) > 10
+    for name, weight in one.items():
+        torch.testing.assert_close(two[name], weight, rtol=1e-3, atol=2e-4, msg=name)
+    winners = json.loads((two_ranks / "result.json").read_text())["winners"]
+    assert winners[0]["params"] <= 20_000
+
+
+def test_a_killed_rank_is_restarted_and_the_result_is_the_same(two_ranks, tmp_path):
+    process = start(tmp_path, launcher=(*TORCHRUN, "--max-restarts=1"))
+    wait_for(process, "space0/supernet/step-*", tmp_path)
+    children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
+    assert len(children) == 2
+    os.kill(int(children[1]), signal.SIGKILL)
+    output = process.communicate(timeout=400)[0]
+    assert process.returncode == 0, output
+    assert fingerprint(tmp_path) == fingerprint(two_ranks)
+
+
+# Other ways to search
+
+
+def test_an_untrained_supernet_decides_otherwise(finished, tmp_path):
+    run = toy()
+    search(dataclasses.replace(run, supernet=dataclasses.replace(run.supernet, epochs=0)), tmp_path)
+    logs = [(folder / "space_search.jsonl").read_text() for folder in (finished, tmp_path)]
+    assert logs[0] != logs[1]
+
+
+def test_s4_keeps_every_space_and_architecture_below_the_limit(tmp_path):
+    limit = 12_000
+    run = toy(space_search=SpaceSearch(method="s4", iterations=2, pairs=2, upper=limit))
+    fixed = {d.name: d.choices[:1] for d in run.space.dims if d.gene in ("window_size", "mlp_ratio")}
+    run = dataclasses.replace(
+        quick(run), space=run.space.replaced(fixed), space_search=run.space_search,
+        arch_search=dataclasses.replace(run.arch_search, budgets=()),
+    )  # fmt: skip
+    result = search(run, tmp_path)
+    decisions = [json.loads(line)["decision"] for line in (tmp_path / "space_search.jsonl").read_text().splitlines()]
+    assert decisions and all(d["method"] == "s4" for d in decisions)
+    legal = [s["params"][1] < limit for s in result["spaces"]]
+    assert all(legal[legal.index(True) :]) and legal[-1]
+    last = tmp_path / f"space{len(legal) - 1}"
+    for line in (last / "evaluated.jsonl").read_text().splitlines():
+        assert json.loads(line)["params"] < limit
+
+
+def test_many_budgets_share_one_supernet_and_its_scores(tmp_path):
+    run = quick(toy())
+    run = dataclasses.replace(
+        run, arch_search=dataclasses.replace(run.arch_search, budgets=("params<=8K", "params=8K..20K"))
+    )
+    result = search(run, tmp_path)
+    small, large = result["winners"]
+    assert small["params"] <= 8000 <= large["params"] <= 20_000
+    for index in range(2):
+        timm.create_model(f"local-dir:{tmp_path / f'model-{index}'}", pretrained=True)
+        pareto = json.loads((tmp_path / f"space0/search-{index}/pareto.json").read_text())
+        for metric in ("params", "macs"):
+            front = pareto[metric]
+            assert all(
+                a["accuracy"] < b["accuracy"] and a[metric] < b[metric] for a, b in zip(front, front[1:], strict=False)
+            )
+    evaluated = [json.loads(line)["arch"] for line in (tmp_path / "space0/evaluated.jsonl").read_text().splitlines()]
+    assert len(evaluated) == len({json.dumps(arch) for arch in evaluated})
+
+
+def test_search_each_space_audit_and_backtracking(tmp_path):
+    run = toy(
+        space_search=SpaceSearch(method="s3", iterations=1, samples=10, search_each_space=True, audit=3, backtrack=True)
+    )
+    fast = dataclasses.replace(run.final.train, epochs=1, checkpoint_seconds=60)
+    run = dataclasses.replace(
+        run, supernet=dataclasses.replace(run.supernet, epochs=1, checkpoint_seconds=60),
+        final=dataclasses.replace(run.final, top=1, train=fast),
+        arch_search=dataclasses.replace(run.arch_search, generations=1),
+    )  # fmt: skip
+    result = search(run, tmp_path)
+    assert all(row["best"][0]["params"] <= 20_000 for row in result["spaces"])
+    audit = json.loads(next(tmp_path.glob("space*/audit.json")).read_text())
+    assert len(audit["networks"]) == 3 and -1 <= audit["kendall_retrain"] <= 1
+
+
+def test_glits_hierarchy(tmp_path):
+    space = glit_space(
+        "glit",
+        12,
+        3,
+        depth=3,
+        kernels=(3, 5, 7),
+        expansions=(1, 2, 4),
+        head_dims=(2, 4, 8),
+        mlp=(1, 2, 3),
+        patch_size=4,
+    )
+    run = quick(toy(space=space, hierarchy="glit"))
+    run = dataclasses.replace(
+        run, supernet=dataclasses.replace(run.supernet, sampling="uniform", sharing="classical", drop_path=0.0),
+        arch_search=dataclasses.replace(run.arch_search, calibration_images=64, budgets=("macs<=60K",)),
+    )  # fmt: skip
+    result = search(run, tmp_path)
+    first, second = (Space.from_dict(json.loads((tmp_path / f"space{i}/space.json").read_text())) for i in range(2))
+    split = Arch.from_dict(result["spaces"][0]["best"][0]["arch"])
+    winner = Arch.from_dict(result["winners"][0]["arch"])
+    heads = [block.global_heads for block in split.stages[0].blocks]
+    assert [block.global_heads for block in winner.stages[0].blocks] == heads
+    assert first.size() == 4**3 and second.size() == 9**3
+    assert "recalibrated" in (tmp_path / "log.txt").read_text() or all(g == 3 for g in heads)
+
+
+def test_random_search_has_the_same_interface(tmp_path):
+    run = quick(toy())
+    run = dataclasses.replace(run, arch_search=dataclasses.replace(run.arch_search, method="random", generations=2))
+    assert search(run, tmp_path)["winners"][0]["params"] <= 20_000
+
+
+# Refusals and the command
+
+
+def test_a_changed_config_is_refused_with_its_keys(finished, capsys):
+    run = toy()
+    changed = dataclasses.replace(run, seed=1, supernet=dataclasses.replace(run.supernet, lr=1.0))
+    with pytest.raises(ValueError, match=r"differs in seed, supernet\.lr"):
+        search(changed, finished)
+    harmless = dataclasses.replace(run, data=dataclasses.replace(run.data, workers=1))
+    assert search(harmless, finished)
+
+
+def test_an_infeasible_budget_is_answered_before_training(tmp_path):
+    run = toy()
+    run = dataclasses.replace(run, arch_search=dataclasses.replace(run.arch_search, budgets=("params<=10",)))
+    with pytest.raises(ValueError, match="params"):
+        search(run, tmp_path)
+    assert not (tmp_path / "space0").exists()
+
+
+def test_dry_run_needs_no_data(capsys):
+    assert main([str(TOY), "--dry-run", "--set", "data.name=", "--set", "data.root=/nowhere"]) == 0
+    shown = capsys.readouterr().out
+    assert "4,096 architectures" in shown or f"{toy().space.size():,} architectures" in shown
+    assert "params <= 20K" in shown and "2 x 2 epochs" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing"], "No config is called 'nothing'"),
+        ([str(TOY), "--set", "supernet.lt=1"], "did you mean 'supernet.lr'"),
+        ([str(TOY), "--set", "supernet.epochs=many"], "type int"),
+        ([str(TOY), "--seeds", "0"], "--seeds is 0"),
+        ([str(TOY), "--set", "arch_search.budgets=('params<=fast',)", "--dry-run"], "params<=fast"),
+    ],
+)
+def test_mistakes_get_one_sentence(arguments, message, tmp_path):
+    with pytest.raises(ValueError, match=message) as error:
+        main([*arguments, "--out", str(tmp_path / "run")])
+    assert "\n" not in str(error.value)
+
+
+def test_seeds_give_a_table_with_mean_and_spread():
+    rows = [
+        {"test": {"top1": top}, "accuracy": 90.0, "params": 1e5, "macs": 2e6, "budget": "b"} for top in (90.0, 94.0)
+    ]
+    table = seeds_table([{"seed": i, "winners": [row]} for i, row in enumerate(rows)])
+    assert "92.00 +- 2.83" in table
+
+
+def test_kendall_and_wilson_by_hand():
+    assert kendall([1, 2, 3], [1, 2, 3]) == 1 and kendall([1, 2, 3], [3, 2, 1]) == -1
+    assert kendall([1, 2, 3, 4], [1, 3, 2, 4]) == pytest.approx(4 / 6)
+    low, high = wilson(90, 100)  # 0.825 and 0.945 in the tables
+    assert (round(low, 3), round(high, 3)) == (0.826, 0.945)
+    net = torch.nn.Linear(2, 2, bias=False)
+    net.weight.data = torch.eye(2)
+    batch = (torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]), torch.tensor([0, 1, 1]))
+    assert accuracy(net, [batch], torch.device("cpu"))["top1"] == pytest.approx(200 / 3)
