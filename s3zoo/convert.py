@@ -1,4 +1,4 @@
-"""Turn an official checkpoint (S3, an AutoFormer supernet, GLiT, Shunted) into a folder with safetensors and config.json.
+"""Turn an official checkpoint (S3, AutoFormer, GLiT, Shunted) into a folder with safetensors and config.json.
 
 timm loads the folder: `timm.create_model("local-dir:FOLDER", pretrained=True)`. An AutoFormer checkpoint is a supernet:
 the published subnet is cut from it, or with --arch any other that it holds.
@@ -36,8 +36,6 @@ _FIRST_CONV = {
     "glit": "patch_embed.proj.weight",
     "shunted": "patch_embed1.conv.0.weight",
 }
-
-
 # Where the blocks of the third stage are, and which network has how many.
 _STAGE_3: dict[str, tuple[str, dict[int, str]]] = {
     "s3": ("layers.2.blocks.", {6: "tiny", 18: "small", 30: "base"}),

@@ -20,6 +20,7 @@ from typing import Any
 import autoformer_reference as reference
 import numpy as np
 import pytest
+import shunted_reference
 import timm
 import torch
 from safetensors.torch import save_file
@@ -27,7 +28,7 @@ from torch import Tensor
 
 from s3zoo import artefact, cli
 from s3zoo.arch import Arch, AutoFormerBlock, Stage
-from s3zoo.convert import autoformer_subnet, autoformer_supernet, convert
+from s3zoo.convert import convert
 from s3zoo.models.official import read_checkpoint
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -98,28 +99,6 @@ def test_autoformer_of_another_size(tmp_path: Path) -> None:
     x = torch.randn(2, 3, 16, 16)
     expected = reference.logits({k: v.float() for k, v in weights.items()}, subnet, x, head_dim=8)
     torch.testing.assert_close(load(tmp_path / "b")(x), expected, atol=1e-5, rtol=0)
-
-
-def test_autoformer_supernet() -> None:
-    """Every subnet is a corner of the supernet in our layout, except for the qkv biases, which have their own rule."""
-    weights = small_supernet()
-    whole = autoformer_supernet(weights)
-    genes = AutoFormerBlock(num_heads=4, head_dim=8, mlp_ratio=4.0)
-    assert whole.arch == Arch("autoformer", (Stage(32, (genes,) * 3),), patch_size=4)
-    not_nested = set()
-    subnet = autoformer_subnet(weights, to_arch(reference.Subnet(24, (2, 4), (2.0, 1.5)), 8, 4))
-    for name, tensor in subnet.items():
-        corner = whole.state_dict[name][tuple(slice(side) for side in tensor.shape)]
-        if not torch.equal(corner, tensor):
-            not_nested.add(name)
-    assert not_nested == {"blocks.0.attn.qkv.bias"}
-    for block, heads in ((0, 2), (1, 4)):
-        name = f"blocks.{block}.attn.qkv.bias"
-        assert torch.equal(whole.qkv_bias(block, heads), subnet[name])
-        flat = weights[name][: 24 * heads]  # q, then k, then v
-        assert torch.equal(subnet[name].transpose(0, 1).flatten(), flat)
-    subnet["cls_token"].zero_()
-    assert weights["cls_token"].abs().sum() > 0  # copies
 
 
 # S3 and GLiT
@@ -232,6 +211,31 @@ def test_glit(tmp_path: Path) -> None:
     assert artefact.load_config(tmp_path / "glit")["architecture"] == "glit"
 
 
+@torch.no_grad()
+def test_shunted(tmp_path: Path) -> None:
+    """The rules behind the logits are Shunted's own test; here they must survive the file and the folder."""
+    arch = shunted_reference.published_arch("shunted_tiny")
+    weights = shunted_reference.random_state(arch)
+    assert len(weights) == 260
+    torch.save({"model": weights, "args": argparse.Namespace(config="shunted_T.py")}, tmp_path / "shunted.pth")
+    assert cli.main(["convert", str(tmp_path / "shunted.pth"), "--to", str(tmp_path / "shunted")]) == 0
+    x = torch.randn(1, 3, 64, 64)
+    expected, _ = shunted_reference.oracle(weights, arch, x)
+    torch.testing.assert_close(load(tmp_path / "shunted")(x), expected, atol=1e-5, rtol=0)
+    config = artefact.load_config(tmp_path / "shunted", verify=True)
+    assert config["architecture"] == "shunted" and config["s3zoo"]["params"] == 11_553_576
+
+    searched = shunted_reference.random_arch(0)
+    torch.save(shunted_reference.random_state(searched, num_classes=5), tmp_path / "searched.pth")
+    (tmp_path / "arch.json").write_text(searched.to_json())
+    model = convert(tmp_path / "searched.pth", tmp_path / "searched", arch=tmp_path / "arch.json")
+    assert model.arch == searched and model.num_classes == 5
+    for wrong in ("shunted_tiny", "shunted_small"):  # too small, and too deep a stem
+        with pytest.raises(ValueError, match="does not fit this Shunted network") as caught:
+            convert(tmp_path / "searched.pth", tmp_path / "out", model=wrong)
+        assert "\n" not in str(caught.value)
+
+
 # What is refused
 
 
@@ -311,11 +315,11 @@ REFUSED: dict[str, tuple[Maker, str]] = {
     "nothing": (saved({"model": {}}), "holds no model weights"),
     "another network": (
         saved(lambda: {"model": timm.create_model("resnet10t").state_dict()}),
-        "none of S3, AutoFormer or GLiT",
+        "none of S3, AutoFormer, GLiT or Shunted",
     ),
     "a plain ViT": (
         saved(lambda: timm.create_model("vit_tiny_patch16_224", depth=1).state_dict()),
-        "none of S3, AutoFormer or GLiT",
+        "none of S3, AutoFormer, GLiT or Shunted",
     ),
     "a supernet of unknown width": (saved(small_supernet), "No published autoformer network has width 32"),
     "a supernet without tables": (

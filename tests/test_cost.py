@@ -1,6 +1,7 @@
 """Closed forms against built models (parameters) and torch's own counter (MACs), and against the published numbers."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 from s3zoo import cost
-from s3zoo.arch import Arch, AutoFormerBlock, GLiTBlock, S3Block, Stage
+from s3zoo.arch import Arch, AutoFormerBlock, GLiTBlock, S3Block, ShuntedBlock, Stage
 from s3zoo.models import MODELS
 from s3zoo.space import SPACES
 
@@ -45,6 +46,19 @@ def glit_archs(draw):
     return Arch("glit", (Stage(heads * draw(st.integers(2, 6)), tuple(blocks)),), draw(st.sampled_from([4, 8])))
 
 
+@st.composite
+def shunted_archs(draw):
+    heads = small.map(lambda pairs: 2 * pairs)
+    blocks = st.builds(ShuntedBlock, heads, st.sampled_from([1, 3, 8]), ratio)
+    stage = st.builds(
+        lambda dim, blocks: Stage(dim, tuple(blocks)), st.integers(2, 20), st.lists(blocks, min_size=1, max_size=2)
+    )
+    stages = draw(st.lists(stage, min_size=4, max_size=4))
+    odd = tuple(ShuntedBlock(draw(small), b.head_dim, b.mlp_ratio) for b in stages[3].blocks)  # no halves there
+    stages[3] = Stage(stages[3].embed_dim, odd)
+    return Arch("shunted", tuple(stages), draw(st.sampled_from([2, 4, 6])), draw(st.integers(0, 2)))
+
+
 def counted(arch: Arch, size: tuple[int, int], classes: int, chans: int) -> tuple[int, int]:
     """Parameters of the built model, and half of what torch counts in its forward pass."""
     model = MODELS[arch.family](arch, img_size=size, num_classes=classes, in_chans=chans, device="meta").eval()
@@ -77,6 +91,12 @@ def test_autoformer_cost_is_exact(arch, grid, classes, chans):
 @given(glit_archs(), st.tuples(st.integers(1, 6), st.integers(1, 6)), st.integers(1, 30), st.integers(1, 4))
 def test_glit_cost_is_exact(arch, grid, classes, chans):
     agrees(arch, (grid[0] * arch.patch_size, grid[1] * arch.patch_size), classes, chans)
+
+
+@settings(quick, max_examples=10)  # counting takes longer there
+@given(shunted_archs(), st.tuples(st.integers(5, 70), st.integers(5, 70)), st.integers(1, 30), st.integers(1, 4))
+def test_shunted_cost_is_exact_at_any_size(arch, size, classes, chans):
+    agrees(arch, size, classes, chans)
 
 
 @pytest.mark.parametrize("space", [s for s in SPACES.values() if s.family in MODELS], ids=lambda s: s.name)
@@ -117,9 +137,41 @@ def test_s4_vit_size_formula(depth, ratio, heads, dim):
     assert cost.params(arch, num_classes=200) == 967 * dim + depth * block + 2 * dim + 200 * (dim + 1)
 
 
+@pytest.mark.parametrize("x", [3, 4])
+@pytest.mark.parametrize("m", [6, 7, 8])
+@pytest.mark.parametrize("e", [36, 48, 60])
+def test_shunted_closed_form(e, m, x):
+    """Terms per layer as they stand in the official code, summed over depths (2, x, 3x, 1), widths e, 2e, 4e, 8e."""
+    space, n = SPACES["s4_shunted"], 200
+    values = {d.name: d.choices[-1] for d in space.dims} | {"embed_dim": e, "mlp_ratio": m, "depth": x}
+    expected = 149 * 64 + 9 * 64**2 + 2 * 64 + 4 * 64 * e + 3 * e + n * (8 * e + 1)
+    kernels = (8**2 + 4**2, 4**2 + 2**2, 2**2 + 1**2, 0)
+    for i, (depth, ratio) in enumerate(zip((2, x, 3 * x, 1), (m, m, m / 2, m / 2), strict=True)):
+        d = e * 2**i
+        h = int(ratio * d)
+        attention = (4 + kernels[i]) * d**2 + (20 if kernels[i] else 14) * d
+        expected += depth * (attention + 2 * d * h + 11 * h + d + 4 * d) + 2 * d
+        expected += (9 * d // 2 * d + 3 * d) if i else 0
+    assert cost.params(space.build(values), num_classes=n) == expected
+
+
+def test_s4_shunted_baseline():
+    """Its width of 64 is no choice of the space."""
+    space = SPACES["s4_shunted"].replaced({"embed_dim": (64,)})
+    assert cost.params(space.largest(), num_classes=200) == 21_990_856
+    assert cost.params(space.largest(), num_classes=397) == 22_091_917
+
+
 def test_costs_refuse_what_no_model_takes():
     arch = SPACES["autoformer_tiny"].smallest()
     with pytest.raises(ValueError, match="multiple of 16"):
         cost.macs(arch, img_size=100)
     with pytest.raises(ValueError, match="in_chans 0"):
         cost.params(arch, in_chans=0)
+    arch = SPACES["s4_shunted"].smallest()
+    with pytest.raises(ValueError, match="sides of at least 3"):
+        cost.macs(arch, img_size=(2, 64))
+    with pytest.raises(ValueError, match="even patch size"):
+        cost.params(replace(arch, patch_size=5))
+    with pytest.raises(ValueError, match="num_heads is 3, but must be even in stage 1"):
+        cost.params(replace(arch, stages=(Stage(6, (ShuntedBlock(3, 2, 1),)), *arch.stages[1:])))

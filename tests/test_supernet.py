@@ -1,13 +1,15 @@
 """Views are slices of the bank: same outputs as extracted models bit for bit, same gradients as slicing by autograd."""
 
 import random
+from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch.func import functional_call
 
-from s3zoo.space import Space, _autoformer, glit_space, s3_space
+from s3zoo.space import S4_SHUNTED, S4_SWIN, Dim, Space, _autoformer, glit_space, s3_space
 from s3zoo.supernet import Supernet, recalibrate
 
 SPACES = {
@@ -18,7 +20,38 @@ SPACES = {
     "glit": glit_space(
         "glit", 24, 3, depth=3, kernels=(3, 5), expansions=(1, 2), head_dims=(4, 8), mlp=(2, 3), patch_size=4
     ),
+    # S4's bodies in small: heads are fixed, so that a smaller width means narrower heads (4, 5, 6 channels).
+    "swin": replace(
+        S4_SWIN.replaced({"embed_dim": (12, 15, 18), "mlp_ratio": (2, 3), "stage3.depth": (1, 2), "window_size": (3,)}),
+        patch_size=2,
+    ),
+    "shunted": replace(
+        S4_SHUNTED.replaced({"embed_dim": (8, 12, 16), "mlp_ratio": (2, 3), "depth": (1, 2)}),
+        patch_size=2,
+    ),
+    "shunted_heads": Space(
+        "shunted_heads",
+        "shunted",
+        (
+            Dim("embed_dim", (6, 9), (1, 1, 2, 2)),
+            Dim("num_heads", (2, 4), (1, 1, 1, 1)),
+            Dim("head_dim", (3, 4), (1, 1, 1, 1)),
+            Dim("mlp_ratio", (1, 1.5), (1, 1, 1, 1)),
+            Dim("depth", (1, 2), (1, 1, 1, 1)),
+        ),
+        num_stages=4,
+        patch_size=2,
+    ),
 }
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Small tensors gain nothing from a second thread and wait for it on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def supernet(family: str, **options) -> Supernet:
@@ -123,6 +156,44 @@ def test_the_corner_of_a_smaller_block_lies_inside_the_larger_ones():
     big, little = large.get_parameter(tables[0]), small.get_parameter(tables[0])
     assert big.shape == (2, 7, 7) and little.shape == (1, 3, 3)
     assert torch.equal(little, big[:1, 2:5, 2:5])
+
+
+@pytest.mark.parametrize(("family", "block"), [("swin", "stages.1.blocks.1"), ("shunted", "stages.1.blocks.0")])
+def test_a_narrower_head_is_a_corner_of_every_head(family, block):
+    """S4's Swin and Shunted: the first channels of each head, not the first channels of all heads together."""
+    net = supernet(family)
+    wide = {d.name: d.choices[-1] for d in net.space.dims}
+    narrow = wide | {"embed_dim": net.space["embed_dim"].choices[0]}
+    large, small = (dict(net.subnet(net.space.build(values)).named_parameters()) for values in (wide, narrow))
+    genes = [net.space.build(values).stages[1].blocks[0] for values in (wide, narrow)]
+    assert genes[0].num_heads == genes[1].num_heads and genes[0].head_dim > genes[1].head_dim
+    if family == "swin":
+        taken = {"attn.qkv.weight": (6, 3, 4, 24), "attn.qkv.bias": (6, 3, 4), "attn.proj.weight": (24, 6, 4)}
+    else:
+        taken = {"attn.q.weight": (4, 4, 16), "attn.q.bias": (4, 4), "attn.proj.weight": (16, 4, 4)}
+        taken |= {"attn.coarse.kv.weight": (2, 2, 4, 16), "attn.fine.kv.bias": (2, 2, 4)}
+        taken |= {"attn.fine.local_conv.weight": (2, 4, 1, 3, 3), "attn.coarse.sr.weight": (16, 16, 4, 4)}
+    for name, shape in taken.items():
+        part, whole = small[f"{block}.{name}"], large[f"{block}.{name}"]
+        assert part.shape == shape and part.numel() < whole.numel(), name
+        assert torch.equal(part, whole[tuple(slice(n) for n in shape)]), name
+
+
+def test_fewer_heads_of_a_shunted_block_keep_their_branch():
+    net = supernet("shunted_heads")
+    many = {d.name: d.choices[-1] for d in net.space.dims}
+    few = many | {"num_heads": 2}
+    x = torch.randn(1, 6, 6, 9)
+    parts = []
+    for values in (many, few):
+        attention = net.subnet(net.space.build(values)).get_submodule("stages.0.blocks.0.attn")
+        seen = []
+        hook = attention.proj.register_forward_pre_hook(lambda _, inputs, seen=seen: seen.append(inputs[0]))
+        attention(x)
+        hook.remove()
+        parts.append(seen[0].unflatten(-1, (-1, 4)))  # (B, H, W, h, d)
+    assert parts[0].shape[3] == 4 and parts[1].shape[3] == 2
+    torch.testing.assert_close(parts[0][..., :2, :], parts[1])
 
 
 def test_classical_sharing_keeps_candidates_apart():

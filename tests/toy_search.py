@@ -19,7 +19,7 @@ config = SearchRun(
         epochs=2, batch_size=32, lr=5e-3, warmup_epochs=0.5, drop_path=0.1, sampling="sandwich", checkpoint_seconds=0
     ),
     space_search=SpaceSearch(method="s3", iterations=1, samples=20, tau=15),
-    arch_search=ArchSearch(budgets=("params<=20K",), population=12, generations=3, parents=4, crossover=5, mutation=5),
+    arch_search=ArchSearch(budgets=("params<=6K",), population=12, generations=3, parents=4, crossover=5, mutation=5),
     final=Final(
         mode="finetune",
         top=2,

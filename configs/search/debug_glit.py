@@ -12,6 +12,7 @@ from s3zoo.training.config import Train, load_config
 
 config = SearchRun(
     name="debug_glit",
+    threads=1,
     space=glit_space("debug_glit", 24, 3, depth=3, kernels=(3, 5, 7), expansions=(1, 2), mlp=(1, 2, 3), patch_size=2),
     hierarchy="glit",
     data=load_config("debug_s3", SearchRun, "search").data,

@@ -15,6 +15,7 @@ from s3zoo.training.config import Train, load_config
 _train = Train(epochs=2, batch_size=16, lr=1e-2, warmup_epochs=0.5, drop_path=0.0, sampling="sandwich", warm_start=True)
 config = SearchRun(
     name="debug_s3",
+    threads=1,
     space=s3_space(
         "debug_s3",
         depth=(1, 2),

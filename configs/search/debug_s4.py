@@ -22,6 +22,7 @@ _choices = {
 _train = Train(epochs=2, batch_size=16, lr=1e-2, warmup_epochs=0.5, drop_path=0.1, sampling="uniform")
 config = SearchRun(
     name="debug_s4",
+    threads=1,
     space=dataclasses.replace(S4_VIT.replaced(_choices, name="debug_s4"), patch_size=2),
     data=load_config("debug_s3", SearchRun, "search").data,
     supernet=_train,

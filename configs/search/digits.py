@@ -1,6 +1,8 @@
-"""The whole S3 pipeline on scikit-learn's digits (1,797 grey images of 8 x 8), for two cores.
+"""The whole S3 pipeline on scikit-learn's digits (1,797 grey images of 8 x 8): three spaces, three supernets.
 
 Command:  make search          (= python tools/search.py digits)
+Expected: not measured yet
+Cost:     not measured yet
 """
 
 from s3zoo.search.config import ArchSearch, Final, SearchRun
@@ -13,14 +15,14 @@ config = SearchRun(
     space=s3_space(
         "digits",
         depth=(1, 2, 3),
-        embed=(16, 24, 32),
+        embed=(24, 32, 40),
         window=(2, 4),
-        heads=(1, 2, 3),
+        heads=(2, 3, 4),
         mlp=(1, 1.5, 2),
         steps=(1, 8, 2, 1, 0.5),
         head_dim=8,
         num_stages=3,
-        patch_size=1,
+        patch_size=2,
     ),
     data=Data(
         name="digits",
@@ -35,17 +37,13 @@ config = SearchRun(
         hflip=0.0,
         color_jitter=0.0,
     ),
+    threads=1,  # layers this small do not gain from a second core
     supernet=Train(
-        epochs=20,
-        batch_size=64,
-        lr=3e-3,
-        warmup_epochs=2,
-        weight_decay=0.05,
-        label_smoothing=0.1,
-        drop_path=0.0,
-        sampling="sandwich",
+        epochs=30, batch_size=64, lr=3e-3, warmup_epochs=2, label_smoothing=0.1, drop_path=0.0, sampling="sandwich"
     ),
-    space_search=SpaceSearch(method="s3", iterations=2, samples=300),
+    # The paper's threshold of 0.4 points per step is for errors of ImageNet; a young supernet on digits differs by
+    # points from choice to choice, and would leap.
+    space_search=SpaceSearch(method="s3", iterations=2, samples=300, tau=2.0),
     arch_search=ArchSearch(budgets=("params<=150K",), population=50, generations=8),
-    final=Final(mode="finetune", train=Train(epochs=15, batch_size=64, lr=1e-3, warmup_epochs=1, drop_path=0.0)),
+    final=Final(mode="finetune", train=Train(epochs=60, batch_size=64, lr=1e-3, warmup_epochs=2, drop_path=0.0)),
 )

@@ -12,7 +12,7 @@ On several machines add torchrun's --nnodes and --rdzv-endpoint. Readings of wha
 - "Total iteration 3" are three spaces (A, B, C in its Table 5), hence two shifts.
 - The number of samples is ours. So is the constraint c of the space search: here what S3-B costs. The paper's Table 5
   names 28M and 4.7G for space A too, but by exact counts A has 4.9M to 17.4M parameters and 4.6G to 18.8G MACs, and
-  with 4.7G no dimension of A would have two choices to compare.
+  with 4.7G every dimension of stage 1 would have one choice alone, so that stage could not move.
 - The held-out images come from the training set; the paper scores spaces on the validation set, which is the test here.
 - If a budget fits no network of the last space, the last space where all fit is searched (`backtrack`).
 

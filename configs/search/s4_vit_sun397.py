@@ -6,8 +6,8 @@ Cost:      4 x 500 epochs of 750 steps and 300 epochs of retraining; 6.8 x 10^18
 Command:   torchrun --nproc-per-node 4 tools/search.py s4_vit_sun397 --data /path/to/sun397
 
 The paper speaks of 100,000 images and prints no split; the cost is for 100,000 training images, ten of each class held
-out. The folder holds train/<class>/ and test/<class>/; the archive's nested classes (such as basilica/indoor) need one
-folder with one name each. Or, with `pip install datasets` (not tried here; 50 training images of each class):
+out. The folder holds train/<class>/ and test/<class>/; the archive's nested classes (such as
+apartment_building/outdoor) need one folder with one name each. Or, with `pip install datasets` (not tried here):
 `--set data.name=hfds/tanganke/sun397` instead of --data.
 """
 

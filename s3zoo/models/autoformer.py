@@ -217,9 +217,7 @@ class AutoFormer(nn.Module):
         self.init_weights(needs_reset=False)
 
     @staticmethod
-    def make_block(
-        arch: Arch, stage: int, index: int, *, drop_path: float = 0.0, device=None, dtype=None
-    ) -> nn.Module:
+    def make_block(arch: Arch, stage: int, index: int, *, drop_path: float = 0.0, device=None, dtype=None) -> nn.Module:
         """One block as the constructor builds it: its genes and the width decide, the input size does not."""
         genes = arch.stages[stage].blocks[index]
         assert isinstance(genes, AutoFormerBlock)

@@ -104,7 +104,8 @@ class WindowAttention(nn.Module):
             x = F.pad(x, [0, 0, 0, pad_w, 0, pad_h])
         if shift_h > 0 or shift_w > 0:
             x = torch.roll(x, [-shift_h, -shift_w], [1, 2])
-        x = x.reshape(batch, rows, win_h, cols, win_w, dim).transpose(2, 3)  # (B, rows, cols, win_h, win_w, C)
+        # Flat, as torch multiplies a strided input otherwise when the weight is a view of a parameter: other last bits.
+        x = x.reshape(batch, rows, win_h, cols, win_w, dim).transpose(2, 3).flatten(1, 4)  # (B, windows * n, C)
         n, windows = win_h * win_w, rows * cols
 
         qkv = self.qkv(x).reshape(batch, windows, n, self.num_heads, 3, self.head_dim)

@@ -7,7 +7,7 @@ channels of the stem are no genes: they are the official code's constants. Nothi
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 

@@ -109,7 +109,9 @@ def plan(run: SearchRun, seeds: int = 1) -> str:
         f"MACs         {least['macs']:,.0f} to {most['macs']:,.0f}",
         *(f"  {d.name:<22} {', '.join(f'{c:g}' for c in d.choices)}" for d in run.space.dims if len(d.choices) > 1),
         f"space search {run.space_search.method}, {shifts} shifts",
-        f"supernets    {supernets} x {train.epochs} epochs, batch {train.batch_size}, {train.sampling},"
+        f"supernet     the weights of {run.supernet_weights}, nothing is trained"
+        if run.supernet_weights
+        else f"supernets    {supernets} x {train.epochs} epochs, batch {train.batch_size}, {train.sampling},"
         f" {train.sharing}",
         f"arch search  {search.method}, up to {evaluations:,} evaluations"
         + (f", budgets {'; '.join(str(Budget.parse(b)) for b in search.budgets)}" if search.budgets else ""),

@@ -27,10 +27,17 @@ class ArchSearch:
     p_block: float = 0.4
     racing: bool = False  # score on growing parts of the held-out images, drop who is out
     calibration_images: int = 1024  # for batch norms, where there are any
+    # Where a budget limits latency, a table is measured on this device, or read from the file of another one.
+    latency_batch: int = 1
+    latency_repeats: int = 10
+    latency_table: str = ""
 
     def __post_init__(self) -> None:
         if self.method not in ("evolution", "random"):
             raise ValueError(f"arch_search.method is {self.method!r}, but must be 'evolution' or 'random'.")
+        for key in ("latency_batch", "latency_repeats"):
+            if getattr(self, key) < 1:
+                raise ValueError(f"arch_search.{key} is {getattr(self, key)}, but must be at least 1.")
 
 
 @dataclass(frozen=True)
@@ -55,6 +62,7 @@ class SearchRun(Run):
     space: Space = S3_INITIAL
     hierarchy: str = "none"  # "glit": first the split into global and local heads, then the details of the blocks
     supernet: Train = field(default_factory=lambda: Train(sampling="sandwich", drop_path=0.2))
+    supernet_weights: str = ""  # file of an official AutoFormer supernet: searched as it is, none is trained
     space_search: SpaceSearch = field(default_factory=lambda: SpaceSearch(method="none"))
     arch_search: ArchSearch = field(default_factory=ArchSearch)
     final: Final = field(default_factory=Final)
@@ -64,3 +72,9 @@ class SearchRun(Run):
             raise ValueError(f"hierarchy is {self.hierarchy!r}, but must be 'none' or 'glit'.")
         if self.hierarchy == "glit" and (self.space.family != "glit" or self.space_search.method != "none"):
             raise ValueError("hierarchy 'glit' needs a GLiT space and space_search.method 'none'.")
+        fixed = self.space.family == "autoformer" and self.space_search.method == "none"
+        if self.supernet_weights and not (fixed and self.supernet.sharing == "entangled"):
+            raise ValueError(
+                "supernet_weights needs an AutoFormer space, space_search.method 'none' and supernet.sharing"
+                " 'entangled'."
+            )

@@ -42,7 +42,7 @@ class Evaluator:
         """The subnet, ready to be scored."""
         model = self.supernet.subnet(arch)
         norms = recalibrate(model, self._calibration())
-        if norms and not self._said:
+        if norms and not self._said and self._records.path is not None:
             self._said = True
             self.log.say(
                 f"{self.name}: the batch norms of every subnet are recalibrated on {self._calibration_images}"

@@ -86,7 +86,7 @@ class LatencyTable:
         where, some = torch.device(device), space.smallest()
         kind = {"family": some.family, "patch_size": some.patch_size, "stem_depth": some.stem_depth}
         shape = {"img_size": img_size, "num_classes": num_classes, "in_chans": in_chans, "batch_size": batch_size}
-        return cls(Setting(**kind, **shape, **place(where), torch=torch.__version__))  # type: ignore[arg-type]
+        return cls(Setting(**kind, **shape, **this_device(where), torch=torch.__version__))  # type: ignore[arg-type]
 
     @classmethod
     def measure(
@@ -123,7 +123,7 @@ class LatencyTable:
             return
         if repeats < 1:
             raise ValueError(f"Latencies are to be measured {repeats} times, but must be at least once.")
-        setting, here = self.setting, place(self.setting.device)
+        setting, here = self.setting, this_device(self.setting.device)
         if here != {key: getattr(setting, key) for key in here}:
             raise ValueError(
                 f"The latency table was measured on {_where(dataclasses.asdict(setting))} and lacks"
@@ -322,7 +322,7 @@ def plan(space: Space, wanted: Iterable[Part]) -> list[Arch]:
 # Words
 
 
-def place(device: torch.device | str) -> dict[str, Any]:
+def this_device(device: torch.device | str) -> dict[str, Any]:
     """A device of this machine, as tables name it."""
     where = torch.device(device)
     if where.type == "cuda":

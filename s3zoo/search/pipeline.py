@@ -6,6 +6,7 @@ on wherever the last one ended:
     run.json                 config, data fingerprint, versions, commit
     space0/ space1/ …        one folder per visited space: space.json, supernet/ (checkpoints), scores.jsonl
     space_search.jsonl       the decision of every iteration, complete enough to be recomputed by hand
+    latency.json             where a budget limits latency: the milliseconds of every block, measured once
     space…/search-0/         the architecture search of budget 0: evaluated.jsonl, winner.json, pareto.json, finish-…/
     model/                   the exported network (model-0/, model-1/ … with several budgets)
     result.json              what was found; written last, after the test images were opened, once
@@ -35,14 +36,16 @@ from s3zoo.search.budget import Budget, Feasible, Pricer, check_feasible
 from s3zoo.search.config import SearchRun
 from s3zoo.search.evaluate import Evaluator, accuracy
 from s3zoo.search.evolution import Evolution, RandomSearch, pareto
+from s3zoo.search.latency import LatencyTable, this_device
+from s3zoo.search.published import official_autoformer_supernet
 from s3zoo.space import Space, glit_details, glit_split
 from s3zoo.supernet import Supernet, recalibrate
-from s3zoo.training.checkpoint import Records, read_json, write_json
+from s3zoo.training.checkpoint import Records, read_json, sha256, write_json
 from s3zoo.training.config import Train, difference, to_dict
 from s3zoo.training.data import ImageData
 from s3zoo.training.distributed import Ranks
 from s3zoo.training.log import Log
-from s3zoo.training.loop import ModelTrainee, Stop, SupernetTrainee, fit, number
+from s3zoo.training.loop import Interrupted, ModelTrainee, Stop, SupernetTrainee, fit, number
 
 HEALTH_IMAGES = 512
 # Settings that change how a run is done, not what comes out.
@@ -73,19 +76,22 @@ class Search:
             "num_classes": run.data.num_classes,
             "in_chans": run.data.in_chans,
         }
-        self.pricer = Pricer(**self.shape)
         self.budgets = [Budget.parse(text) for text in run.arch_search.budgets] or [Budget()]
+        self.sizes = Pricer(**self.shape)  # of networks of any space
+        self._check_folder()  # before minutes are spent on measuring
+        self.latency = self._latency_table()
+        self.pricer = Pricer(**self.shape, latency=self.latency)  # of spaces that were visited
+        self._measure(run.space)
         if run.space_search.method == "none":  # the only space there will be: say at once what it cannot give
             for budget in self.budgets:
                 check_feasible(run.space, budget, self.pricer, random.Random(run.seed))
-        self._open()
+        self._claim_folder()
 
-    def _open(self) -> None:
-        """Claim the folder: a run of another config or other data is refused, naming what differs."""
+    def _check_folder(self) -> None:
+        """Refuse a folder with a run of another config or other data, naming what differs."""
         now: dict[str, Any] = {"config": to_dict(self.run), "data": self.data.fingerprint}
-        path = self.folder / "run.json"
-        if path.exists():
-            then = read_json(path)
+        if (self.folder / "run.json").exists():
+            then = read_json(self.folder / "run.json")
             changed = [key for key in difference(then["config"], now["config"]) if not _harmless(key)]
             if changed:
                 raise ValueError(
@@ -94,13 +100,17 @@ class Search:
                 )
             if then["data"] != now["data"]:
                 raise ValueError(f"{self.folder} holds a run on other data; give another --out, or remove the folder.")
-        elif self.ranks.first:
+
+    def _claim_folder(self) -> None:
+        path = self.folder / "run.json"
+        if self.ranks.first and not path.exists():
             versions = {
                 "s3zoo": s3zoo.__version__,
                 "torch": torch.__version__,
                 "timm": timm.__version__,
                 "python": platform.python_version(),
             }
+            now = {"config": to_dict(self.run), "data": self.data.fingerprint}
             write_json(path, now | {"versions": versions, "commit": commit()})
         self.ranks.wait()
 
@@ -166,7 +176,7 @@ class Search:
         frozen = spaces.equivalent_dims(space, self.run.data.img_size)
 
         def limited(arch: Arch) -> bool:
-            return config.allows(self.pricer(arch)[config.limit_metric])
+            return config.allows(self.sizes(arch)[config.limit_metric])
 
         if config.method == "s3":
             archs = spaces.s3_samples(space, config.samples, rng, limited, evaluate.identity)
@@ -176,7 +186,7 @@ class Search:
         scores = evaluate([arch for pair in pairs for arch in (pair.low_arch, pair.high_arch)])
         measured = [(pair, scores[2 * i], scores[2 * i + 1]) for i, pair in enumerate(pairs)]
         return spaces.s4_decide(
-            space, measured, config, lambda arch: self.pricer(arch)[config.limit_metric], frozen=frozen
+            space, measured, config, lambda arch: self.sizes(arch)[config.limit_metric], frozen=frozen
         )
 
     def _say_decision(self, index: int, decision: spaces.Decision) -> None:
@@ -203,6 +213,9 @@ class Search:
 
     def _supernet(self, space: Space, place: Path, previous: Supernet | None) -> Supernet:
         """The trained supernet of a space."""
+        self._measure(space)
+        if self.run.supernet_weights:
+            return self._published(space, place)
         train = self.run.supernet
         torch.manual_seed(number(self.run.seed, "init", place.name))
         supernet = Supernet(
@@ -232,8 +245,56 @@ class Search:
         )  # fmt: skip
         return supernet
 
+    def _published(self, space: Space, place: Path) -> Supernet:
+        """The supernet of a file, as it is; the file must stay the same while the run lasts."""
+        path = Path(self.run.supernet_weights).expanduser()
+        supernet = official_autoformer_supernet(path, space, **self.shape, device=self.ranks.device)
+        source, record = {"file": path.name, "sha256": sha256(path)}, place / "supernet.json"
+        if record.exists() and read_json(record) != source:
+            raise ValueError(
+                f"{self.folder} holds a run with another file than {path}; restore that, or give another --out."
+            )
+        if self.ranks.first:
+            write_json(place / "space.json", space.to_dict())
+            write_json(record, source)
+        self.log.say(
+            f"{place.name}: {space.size():.3g} architectures, {len(supernet.flat):,} weights of {path.name};"
+            " the supernet may have been trained on the held-out images, so take their accuracies as a ranking"
+        )
+        return supernet
+
+    # Latency
+
+    def _latency_table(self) -> LatencyTable | None:
+        """If a budget limits latency: this run's table, or the one that the config names, or an empty one."""
+        if not any("latency" in budget.limits for budget in self.budgets):
+            return None
+        table, options, path = None, self.run.arch_search, self.folder / "latency.json"
+        if self.ranks.first:
+            here = {"batch_size": options.latency_batch, **this_device(self.ranks.device)}
+            if options.latency_table:
+                table = LatencyTable.load(path if path.exists() else options.latency_table, **self.shape)
+            elif path.exists():
+                table = LatencyTable.load(path, **self.shape, **here)
+            else:
+                batch_size, device = options.latency_batch, self.ranks.device
+                table = LatencyTable.empty(self.run.space, **self.shape, batch_size=batch_size, device=device)
+        return self.ranks.from_first(table)
+
+    def _measure(self, space: Space) -> None:
+        """Let the latency table cover a space; the numbers of the first rank hold on all."""
+        if self.latency is None:
+            return
+        if self.ranks.first:
+            options = self.run.arch_search
+            self.latency.cover(space, repeats=options.latency_repeats, log=self.log, stopped=lambda: self.stop.asked)
+            self.latency.save(self.folder / "latency.json")
+        self.latency.entries |= self.ranks.from_first(self.latency.entries)
+        if self.latency.missing(space):
+            raise Interrupted("latency: stopped before all was measured; the same command resumes there.")
+
     def _evaluator(self, supernet: Supernet, path: Path | None, name: str) -> Evaluator:
-        records = self._records(path) if path is not None else Records(self.folder / "nowhere", write=False)
+        records = self._records(path) if path is not None else Records(None)
         return Evaluator(
             supernet, self.data, self.ranks, self.log, records, self.stop, price=self.pricer,
             calibration_images=self.run.arch_search.calibration_images, name=name,
@@ -273,9 +334,8 @@ class Search:
             "population": options.population,
             "generations": options.generations,
         }
-        if options.method == "random":
-            return RandomSearch(space, **common)
-        return Evolution(
+        engine = RandomSearch if options.method == "random" else Evolution
+        return engine(
             space, **common, parents=options.parents, crossover=options.crossover, mutation=options.mutation,
             p_depth=options.p_depth, p_embed=options.p_embed, p_block=options.p_block,
         )  # fmt: skip
@@ -354,7 +414,9 @@ class Search:
         report: dict[str, Any] = {"networks": rows}
         for mode in ("finetune", "retrain"):
             report[f"kendall_{mode}"] = kendall(inherited, [row[mode] for row in rows])
-            self.log.say(f"audit: rank correlation of inherited and {mode}ed accuracy {report[f'kendall_{mode}']:.3f}")
+            self.log.say(
+                f"audit: rank correlation with inherited accuracy after {mode}: {report[f'kendall_{mode}']:.3f}"
+            )
         if self.ranks.first:
             write_json(place / "audit.json", report)
 
@@ -389,15 +451,18 @@ class Search:
             folder = self.folder / ("model" if len(self.budgets) == 1 else f"model-{index}")
             row = {"budget": str(budget), "test": test, **self._row(best)}
             rows.append(row)
+            latency = f", {row['latency']:.3g} ms" if "latency" in row else ""
             self.log.say(
                 f"{budget if budget.limits else 'winner'}: {test['top1']:.2f} % of {test['images']} test images"
                 f" ({test['low']:.2f} to {test['high']:.2f}), {row['params'] / 1e6:.3g}M parameters,"
-                f" {row['macs'] / 1e6:.4g}M MACs; in {folder}"
+                f" {row['macs'] / 1e6:.4g}M MACs{latency}; in {folder}"
             )
             if self.ranks.first:
                 provenance = {k: v for k, v in read_json(self.folder / "run.json").items() if k != "config"}
                 provenance |= {"config": self.run.name, "seed": self.run.seed, "space": self.run.space.name}
                 provenance |= {"final": self.run.final.mode, "held_out_accuracy": best.accuracy, "test": test}
+                if self.run.supernet_weights:
+                    provenance["supernet"] = read_json(self.folder / "space0" / "supernet.json")
                 data = self.run.data
                 cfg = {
                     "mean": data.mean,

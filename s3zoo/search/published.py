@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,7 +35,10 @@ def official_autoformer_supernet(
     largest = autoformer.largest_arch(weights)
     if space.family != "autoformer":
         raise ValueError(f"Space {space.name!r} is of family {space.family!r}, but the supernet is of 'autoformer'.")
-    own = {"num_classes": weights["head.weight"].shape[0], "in_chans": weights["patch_embed_super.proj.weight"].shape[1]}
+    own: dict[str, Any] = {
+        "num_classes": weights["head.weight"].shape[0],
+        "in_chans": weights["patch_embed_super.proj.weight"].shape[1],
+    }
     for key, value in (("num_classes", num_classes), ("in_chans", in_chans)):
         if value is not None and value != own[key]:
             raise ValueError(

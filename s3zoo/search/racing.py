@@ -46,7 +46,7 @@ class Race:
 
     A candidate is dropped when it is not among the `keep` best (of incumbents and candidates) and the percentage
     points by which it is expected to surpass the worst of them, E[max(0, difference)], are below `tolerance`.
-    Estimates are not remembered; full scores are, in `known`, so that several searches in one supernet may share a race.
+    Estimates are not remembered; full scores are, in `known`, so that several searches in a supernet may share a race.
     """
 
     def __init__(
@@ -56,9 +56,9 @@ class Race:
         *,
         seed: int = 0,
         keep: int = 10,
-        tolerance: float = 0.03,
+        tolerance: float = 0.01,
         first: int | None = None,
-        growth: float = 1.3,
+        growth: float = 1.2,
         pilots: int = 5,
         identity: Callable[[Arch], Hashable] = lambda arch: arch,
     ) -> None:

@@ -62,14 +62,16 @@ def read_json(path: Path) -> Any:
 class Records:
     """An append-only JSONL file; the line that a crash cut in half is dropped when it is opened again.
 
-    With `write=False` (ranks but the first) rows are kept in memory alone.
+    Without a path, or with `write=False` (ranks but the first), rows are kept in memory alone.
     """
 
-    def __init__(self, path: Path, *, keep: Callable[[dict[str, Any]], bool] | None = None, write: bool = True) -> None:
-        self.path, self._write = path, write
+    def __init__(
+        self, path: Path | None, *, keep: Callable[[dict[str, Any]], bool] | None = None, write: bool = True
+    ) -> None:
+        self.path = path if write else None
         self.rows: list[dict[str, Any]] = []
-        lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
-        for line in lines[:-1]:
+        content = path.read_bytes() if path is not None and path.exists() else b""
+        for line in content.split(b"\n")[:-1]:
             try:
                 row = json.loads(line)
             except ValueError:
@@ -78,13 +80,13 @@ class Records:
                 break
             self.rows.append(row)
         text = "".join(json.dumps(row) + "\n" for row in self.rows)
-        if write and path.exists() and path.read_bytes() != text.encode():
-            write_text(path, text)
+        if self.path is not None and content != text.encode():
+            write_text(self.path, text)
 
     def append(self, rows: Iterable[dict[str, Any]]) -> None:
         rows = list(rows)
         self.rows += rows
-        if not self._write:
+        if self.path is None:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with told_when_full(self.path), open(self.path, "a", encoding="utf-8") as file:

@@ -172,7 +172,9 @@ def _parse(text: str, kind: Any, path: str) -> Any:
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError):
-        value = text
+        value = math.inf if text == "inf" else text  # "no limit", for which Python has no literal
+    if typing.get_origin(kind) is tuple and isinstance(value, str):
+        value = (value,)  # one budget need not be written as a tuple
     return check_type(value, kind, path)
 
 

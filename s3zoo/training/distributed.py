@@ -75,7 +75,10 @@ def start(device: str = "auto") -> Ranks:
     if on_gpu:
         torch.cuda.set_device(where)
     if world > 1 and not dist.is_initialized():
-        dist.init_process_group("nccl" if on_gpu else "gloo")
+        # After a restart torchrun's store still holds the addresses of the processes before: a prefix keeps them apart.
+        store, rank, world = next(dist.rendezvous("env://"))
+        store = dist.PrefixStore(f"restart-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+        dist.init_process_group("nccl" if on_gpu else "gloo", store=store, rank=rank, world_size=world)
     return Ranks(dist.get_rank() if world > 1 else 0, world, where)
 
 

@@ -1,0 +1,430 @@
+"""The shipped search configs keep what their texts promise, and `--set` changes what it names and nothing else."""
+
+import ast
+import dataclasses
+import functools
+import itertools
+import json
+import math
+import random
+import re
+import shlex
+import statistics
+import typing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from s3zoo import cost
+from s3zoo.search.budget import Budget, Pricer, check_feasible
+from s3zoo.search.command import main, plan
+from s3zoo.search.config import SearchRun
+from s3zoo.search.space_search import s3_samples
+from s3zoo.space import AUTOFORMER_BASE, SPACES, Space, glit_details, glit_split
+from s3zoo.training.config import Train, difference, keys, load_config, overridden, to_dict
+
+FOLDER = Path(__file__).resolve().parent.parent / "configs" / "search"
+NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
+FAMILIES = ("autoformer", "s3", "glit", "s4")  # papers, by the beginning of the name
+PAPER = [name for name in NAMES if name.startswith(FAMILIES) and not name.endswith("_official")]
+SUPERNETS = {"autoformer": 1, "s3": 3, "glit": 2, "s4": 4}
+
+# Training images of each dataset; SUN397 as its config assumes.
+IMAGES = {"cifar10": 50_000, "cifar100": 50_000, "tiny_imagenet": 100_000, "sun397": 100_000, "digits": 1797 - 360}
+IMAGENET_IMAGES = 1_281_167
+
+
+@functools.cache
+def config(name: str) -> SearchRun:
+    return load_config(name, SearchRun, "search")
+
+
+@functools.cache
+def text(name: str) -> str:
+    return ast.get_docstring(ast.parse((FOLDER / f"{name}.py").read_text())) or ""
+
+
+def pricer(run: SearchRun) -> Pricer:
+    return Pricer(img_size=run.data.img_size, num_classes=run.data.num_classes, in_chans=run.data.in_chans)
+
+
+def images(name: str) -> int:
+    """Training images without the held-out ones."""
+    total = next((n for word, n in IMAGES.items() if re.search(rf"{word}(?!\d)", name)), IMAGENET_IMAGES)
+    data = config(name).data
+    return data.train_limit or (IMAGES["digits"] if data.name == "digits" else total) - data.holdout
+
+
+# What every config promises
+
+
+def test_the_list_of_configs() -> None:
+    """Recipes of the papers, versions for two cores, the default and a debug config for every pipeline."""
+    expected = {"digits", "s3", *(f"s4_vit_cifar10{variant}" for variant in ("", "_unconstrained", "_s3"))}
+    expected |= {f"{family}_{size}" for family in ("autoformer", "glit") for size in ("tiny", "small", "base")}
+    expected |= {f"s4_vit_{data}" for data in ("cifar100", "tiny_imagenet", "sun397")}
+    expected |= {f"cifar10_{what}_2core" for what in ("s3", "s4_vit", "autoformer", "glit")}
+    expected |= {f"debug_{what}" for what in ("s3", "s4", "autoformer", "glit")}
+    assert expected <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_name_and_text(name: str) -> None:
+    assert config(name).name == name
+    labels = {line.partition(":")[0]: line for line in text(name).splitlines()}
+    assert {"Expected", "Cost", "Command"} <= labels.keys()
+    assert re.search(rf"\b{name}\b", labels["Command"])
+    if name in PAPER:
+        assert "% top-1" in labels["Expected"] and "(the paper's figure" in " ".join(text(name).split())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_command_as_printed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command line, and every `--set` that the text recommends, is understood; no data is needed to plan."""
+    command = next(line for line in text(name).splitlines() if line.startswith("Command:"))
+    before, _, rest = command.partition("tools/search.py")
+    assert main([*shlex.split(rest.strip().rstrip(")")), "--dry-run"]) == 0
+    assert capsys.readouterr().out.startswith(f"run          {name}, seed 0")
+    recommended = re.findall(r"--set ('[^']+'|[^\s`)]+)", text(name))
+    assert len(recommended) == text(name).count("--set")
+    overridden(config(name), [setting.strip("'") for setting in recommended])
+
+    ranks = int(found[1]) if (found := re.search(r"--nproc-per-node (\d+)", before)) else 1
+    for train in (config(name).supernet, config(name).final.train):
+        assert train.batch_size % (2 * ranks * train.accumulate) == 0  # Mixup pairs the images of a rank
+        assert train.batch_size <= images(name) and train.warmup_epochs < train.epochs
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_plan(name: str) -> None:
+    run = config(name)
+    shown = plan(run)
+    shape = {"img_size": run.data.img_size, "num_classes": run.data.num_classes, "in_chans": run.data.in_chans}
+    least, most = (arch.effective(run.data.img_size) for arch in (run.space.smallest(), run.space.largest()))
+    assert f"parameters   {cost.params(least, **shape):,} to {cost.params(most, **shape):,}" in shown
+    assert f"{run.space.size():,} architectures" in shown
+    if name in PAPER:
+        count = SUPERNETS[name.partition("_")[0]]
+        assert f"supernets    {count} x {RECIPES[name.partition('_')[0]]['epochs']} epochs" in shown
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_budgets_are_feasible(name: str) -> None:
+    run = config(name)
+    price, rng = pricer(run), random.Random(0)
+    for budget in map(Budget.parse, run.arch_search.budgets):
+        if run.hierarchy == "none":
+            check_feasible(run.space, budget, price, rng)
+            continue
+        first = check_feasible(glit_split(run.space), budget, price, rng)  # both stages work within the budget
+        for _ in range(3):
+            found = first.draw(rng)
+            assert found is not None
+            check_feasible(glit_details(run.space, found), budget, price, rng)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if config(name).space_search.method == "s3"])
+def test_the_limit_leaves_choices_to_compare(name: str) -> None:
+    """S3 fits a line through the choices that have samples within the limit: one point is no line."""
+    run = config(name)
+    price, limit = pricer(run), run.space_search
+    found = s3_samples(run.space, 40, random.Random(0), lambda a: limit.allows(price(a)[limit.limit_metric]))
+    for dim in run.space.searched:
+        seen = {str(run.space.values(arch)[dim.name]) for arch in found}
+        assert len(dim.choices) == 1 or len(seen) > 1, dim.name
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if config(name).space_search.method == "s4"])
+def test_s4_can_come_below_its_limit(name: str) -> None:
+    run = config(name)
+    limit = run.space_search
+    assert limit.allows(pricer(run)(run.space.smallest())[limit.limit_metric])
+    # Where there is a limit, the first space breaks it, as the paper's does.
+    assert limit.allows(pricer(run)(run.space.largest())[limit.limit_metric]) == (limit.upper == math.inf)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_json(name: str) -> None:
+    stored = to_dict(config(name))
+    assert json.loads(json.dumps(stored, allow_nan=False)) == stored
+    assert Space.from_dict(stored["space"]) == config(name).space
+    assert difference(stored, to_dict(load_config(name, SearchRun, "search"))) == []
+    leaves = [key for key in keys(config(name)) if key != "space"]
+    assert all(functools.reduce(lambda d, part: d[part], key.split("."), stored) is not None for key in leaves)
+
+
+# The papers' recipes, typed from the papers
+
+RECIPES: dict[str, dict[str, Any]] = {
+    "autoformer": {  # Table 3
+        "epochs": 500, "opt": "adamw", "batch_size": 1024, "lr": 1e-3, "schedule": "cosine", "weight_decay": 5e-2,
+        "warmup_epochs": 20, "label_smoothing": 0.1, "drop_path": 0.1, "sampling": "uniform", "sharing": "entangled",
+    },
+    "s3": {  # section 4.1
+        "epochs": 300, "opt": "adamw", "batch_size": 1024, "lr": 1e-3, "min_lr": 1e-5, "schedule": "cosine",
+        "weight_decay": 0.05, "warmup_epochs": 20, "label_smoothing": 0.1, "drop_path": 0.2, "sampling": "sandwich",
+    },
+    "glit": {  # section 4.1
+        "epochs": 100, "opt": "sgd", "momentum": 0.9, "batch_size": 1024, "lr": 0.2, "min_lr": 0.0, "drop_path": 0.0,
+        "schedule": "cosine", "weight_decay": 1e-4, "label_smoothing": 0.1, "warmup_epochs": 0, "sampling": "uniform",
+        "sharing": "classical",
+    },
+    "s4": {  # section 6.1
+        "epochs": 500, "opt": "adamw", "batch_size": 128, "lr": 5e-4, "min_lr": 1e-5, "schedule": "cosine",
+        "weight_decay": 0.05, "warmup_epochs": 5, "label_smoothing": 0.1, "drop_path": 0.2, "sampling": "uniform",
+    },
+}  # fmt: skip
+FIGURES = {  # top-1 in percent, params, held-out images
+    "autoformer_tiny": ("74.7", "5.7M", 10_000), "autoformer_small": ("81.7", "22.9M", 10_000),
+    "autoformer_base": ("82.4", "53.7M", 10_000), "s3": ("82.1 / 83.7 / 84.0", "28.1M / 50M / 71M", 10_000),
+    "glit_tiny": ("76.3", "7.2M", 50_000), "glit_small": ("80.5", "24.6M", 50_000),
+    "glit_base": ("82.3", "96.1M", 50_000), "s4_vit_cifar10": ("94.32", "25.4M", 5_000),
+    "s4_vit_cifar100": ("78.68", "26.5M", 5_000), "s4_vit_tiny_imagenet": ("67.92", "27.5M", 10_000),
+    "s4_vit_sun397": ("68.82", "28.7M", 3_970), "s4_vit_cifar10_unconstrained": ("94.49", "35.4M", 5_000),
+    "s4_vit_cifar10_s3": ("94.23", "29M", 5_000),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_recipes_of_the_papers(name: str) -> None:
+    run = config(name)
+    recipe = RECIPES[name.partition("_")[0]]
+    assert {key: getattr(run.supernet, key) for key in recipe} == recipe
+    top1, params, holdout = FIGURES[name]
+    assert f"Expected:  {top1} % top-1 with {params} parameters" in text(name)
+    assert run.data.holdout == holdout and run.data.img_size == 224
+    # DeiT's augmentation
+    assert (run.data.mixup, run.data.cutmix, run.data.reprob) == (0.8, 1.0, 0.25)
+    assert run.data.auto_augment == "rand-m9-mstd0.5-inc1"
+    search = run.arch_search
+    assert (search.population, search.generations, search.parents) == (50, 20, 10)
+    assert (search.crossover, search.mutation) == (25, 25)
+
+
+def test_what_follows_the_supernets() -> None:
+    for name in ("autoformer_tiny", "autoformer_small", "autoformer_base", "s3"):
+        assert config(name).final.mode == "inherit"
+    s3, s4 = config("s3").space_search, config("s4_vit_cifar10").space_search
+    assert (s3.method, s3.iterations, s3.tau) == ("s3", 2, 0.4)
+    assert (s4.method, s4.iterations, s4.pairs, s4.limit_metric, s4.upper) == ("s4", 3, 40, "params", 30e6)
+    for name in ("glit_tiny", "glit_small", "glit_base"):
+        run = config(name)
+        assert (run.hierarchy, run.final.mode, run.final.top) == ("glit", "retrain", 5)
+        assert (run.final.train.epochs, run.final.train.opt, run.final.train.lr) == (300, "adamw", 1e-3)
+    classes = {"s4_vit_cifar10": 10, "s4_vit_cifar100": 100, "s4_vit_tiny_imagenet": 200, "s4_vit_sun397": 397}
+    for name, count in classes.items():
+        run = config(name)
+        assert run.data.num_classes == count and run.final.mode == "retrain"
+        assert run.final.train == dataclasses.replace(run.supernet, epochs=300)  # "other settings are all same"
+
+
+def test_variants_differ_in_one_thing() -> None:
+    base = to_dict(config("s4_vit_cifar10"))
+
+    def changed(name: str) -> set[str]:
+        return set(difference(base, to_dict(config(name)))) - {"name"}
+
+    assert changed("s4_vit_cifar10_unconstrained") == {"space_search.upper", "arch_search.budgets"}
+    assert {key.partition(".")[0] for key in changed("s4_vit_cifar10_s3")} == {"space_search"}
+    assert changed("s4_vit_cifar100") == {"data.num_classes"}
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_cost_as_printed(name: str) -> None:
+    """Steps, FLOP and GPU time of the text follow from the config: two FLOP a MAC, a backward pass of two forwards."""
+    run = config(name)
+    plain = " ".join(text(name).split())
+    steps = re.search(r"epochs of ([\d,]+) steps", plain)
+    if steps:  # GLiT's is nearly all retraining
+        assert int(steps[1].replace(",", "")) == images(name) // run.supernet.batch_size
+
+    price, rng = pricer(run), random.Random(1)
+
+    def mean(space: Space) -> float:
+        return statistics.fmean(price(space.sample(rng))["macs"] for _ in range(150))
+
+    if run.hierarchy == "glit":
+        limit = Budget.parse(run.arch_search.budgets[0]).limits["macs"].high
+        supernets = mean(glit_split(run.space)) + mean(run.space)
+        finals = 2 * run.final.top * 0.95 * limit  # the best networks use most of the budget
+    else:
+        one = mean(run.space)
+        if run.supernet.sampling == "sandwich":
+            one = 2 * one + price(run.space.largest())["macs"] + price(run.space.smallest())["macs"]
+        supernets = one * (1 + (run.space_search.iterations if run.space_search.method != "none" else 0))
+        finals = mean(run.space) if run.final.mode == "retrain" else 0.0
+    flop = 6 * images(name) * (run.supernet.epochs * supernets + run.final.train.epochs * finals)
+    printed = re.search(r"([\d.]+) x 10\^(\d+) FLOP", plain)
+    assert printed is not None
+    assert float(printed[1]) * 10 ** int(printed[2]) == pytest.approx(flop, rel=0.08)
+    time = re.search(r"(\d+) GPU-(hours|days) at an assumed 20 TFLOP/s", plain)
+    assert time is not None
+    assert int(time[1]) == pytest.approx(flop / 20e12 / {"hours": 3600, "days": 86400}[time[2]], rel=0.08)
+
+
+# `--set`
+
+
+def test_set_reaches_every_kind_of_value() -> None:
+    run = overridden(
+        config("digits"),
+        [
+            "seed=7", "supernet.lr=1", "data.workers = 2", "data.mean=[0.5]", "supernet.warm_start=True", "device=cpu",
+            "space_search.upper=2e6", "arch_search.budgets=('params<=5M', '1G<=macs<=2G')", "final.train.epochs=3",
+            "space=autoformer_base", "data.root=/some where/a=b", "data.auto_augment=", "supernet.lr=2e-3",
+        ],
+    )  # fmt: skip
+    assert run.seed == 7 and run.data.workers == 2 and run.final.train.epochs == 3
+    assert run.supernet.lr == 2e-3  # the last word counts
+    assert run.data.mean == (0.5,) and isinstance(run.data.mean, tuple)
+    assert run.supernet.warm_start is True and run.device == "cpu"
+    assert run.arch_search.budgets == ("params<=5M", "1G<=macs<=2G")
+    assert run.space == AUTOFORMER_BASE
+    assert run.data.root == "/some where/a=b" and run.data.auto_augment == ""
+    assert isinstance(overridden(run, ["supernet.lr=1"]).supernet.lr, float)
+    assert overridden(run, ["space_search.upper=inf"]).space_search.upper == math.inf
+    assert config("digits").seed == 0  # the original is left alone
+
+
+@pytest.mark.parametrize(
+    ("setting", "complaint"),
+    [
+        ("supernet.epochs=many", "supernet.epochs is 'many', but must be of type int"),
+        ("supernet.epochs=2.5", "supernet.epochs is 2.5, but must be of type int"),
+        ("supernet.epochs=True", "supernet.epochs is True, but must be of type int"),
+        ("supernet.epochs=inf", "supernet.epochs is inf, but must be of type int"),
+        ("supernet.lr=fast", "supernet.lr is 'fast', but must be of type float"),
+        ("supernet.lr=None", "supernet.lr is None, but must be of type float"),
+        ("supernet.warm_start=1", "supernet.warm_start is '1', but must be true or false"),
+        ("data.mean=0.5", r"data.mean is 0.5, but must be of type tuple\[float, ...\]"),
+        ("data.mean=(1, 'a')", "data.mean is 'a', but must be of type float"),
+        ("data.scale=(0.1, 0.5, 1)", r"data.scale is .* must be of type tuple\[float, float\]"),
+        ("arch_search.budgets=(5,)", "arch_search.budgets is 5, but must be of type str"),
+        ("data=digits", "data is 'digits', but must be of type Data"),
+        ("space=autofromer_tiny", "space is 'autofromer_tiny', but must be one of autoformer_tiny"),
+        ("supernet.epoch=1", "unknown key 'supernet.epoch'; did you mean 'supernet.epochs'"),
+        ("supernt.epochs=1", "unknown key 'supernt.epochs'; did you mean 'supernet.epochs'"),
+        ("final.train.weight_deca=1", "did you mean 'final.train.weight_decay'"),
+        ("holdout=1", "did you mean 'data.holdout'"),
+        ("zzz=1", "unknown key 'zzz'; valid here: name, data, seed"),
+        ("seed.more=1", "'seed.more', but 'seed' holds no further keys"),
+        ("seed", "'seed'; write it as name=value"),
+        # refused by the field's owner, not by its type
+        ("space_search.tau=0", "space_search.tau is 0.0, but must be"),
+        ("final.mode=inherited", "final.mode is 'inherited', but must be 'inherit'"),
+        ("hierarchy=glit", "needs a GLiT space"),
+    ],
+)
+def test_set_refuses(setting: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint) as caught:
+        overridden(config("digits"), [setting])
+    assert "\n" not in str(caught.value)
+
+
+def shown(value: Any) -> str:
+    """As a user would write it."""
+    if isinstance(value, Space):
+        return value.name
+    return value if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def value_at(run: SearchRun, key: str) -> Any:
+    return functools.reduce(getattr, key.split("."), run)
+
+
+KEYS = [(name, key) for name in NAMES for key in keys(config(name))]
+
+
+@given(pairs=st.lists(st.sampled_from(KEYS), min_size=1, max_size=6))
+@settings(max_examples=150)
+def test_setting_a_value_to_itself_changes_nothing(pairs: list[tuple[str, str]]) -> None:
+    for name, own in itertools.groupby(sorted(pairs), key=lambda pair: pair[0]):
+        run = config(name)
+        texts = [
+            f"{key}={shown(value_at(run, key))}"
+            for _, key in own
+            if key != "space" or SPACES.get(run.space.name) == run.space  # a space of the config's own has no name
+        ]
+        assert overridden(run, texts) == run
+
+
+NUMBERS = [
+    (name, key)
+    for name, key in KEYS
+    if key.startswith(("data.", "supernet.", "final.train.", "seed"))
+    and type(value_at(config(name), key)) in (int, float)
+]
+
+
+@given(place=st.sampled_from(NUMBERS), number=st.integers(0, 10**6))
+@settings(max_examples=150)
+def test_setting_a_number_changes_that_number_alone(place: tuple[str, str], number: int) -> None:
+    name, key = place
+    run = config(name)
+    new = overridden(run, [f"{key}={number}"])
+    assert value_at(new, key) == number
+    *path, leaf = key.split(".")
+    owner = functools.reduce(getattr, path, run)
+    assert type(value_at(new, key)) is typing.get_type_hints(type(owner))[leaf]
+    assert difference(to_dict(run), to_dict(new)) == ([key] if value_at(run, key) != number else [])
+
+
+def test_every_key_is_listed_once() -> None:
+    listed = list(keys(config("s3")))
+    assert len(listed) == len(set(listed))
+    assert {"name", "seed", "data.root", "supernet.lr", "space", "space_search.tau", "final.train.lr"} <= set(listed)
+    assert not [key for key in listed if key.startswith("space.")]  # a space is set as a whole
+
+
+# Files
+
+
+def test_a_config_is_found_by_path_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that builds on a shipped config, and one given relative to the home folder."""
+    copy = tmp_path / "mine.py"
+    copy.write_text((FOLDER / "glit_small.py").read_text())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for source in (str(copy), "mine.py", "~/mine.py"):
+        assert load_config(source, SearchRun, "search") == config("glit_small")
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ("config = (", r"cannot be read: SyntaxError: .*mine.py, line 1"),
+        ("import s3zo", "cannot be read: ModuleNotFoundError: No module named 's3zo'"),
+        ("from s3zoo.space import S5", "cannot be read: ImportError"),
+        ("config = SearchRun()", "cannot be read: NameError"),
+        ("from s3zoo.training.config import Train\nconfig = Train(epoch=1)", "cannot be read: TypeError: .*'epoch'"),
+        ("run = 1", "must define `config`, a SearchRun; it has NoneType"),
+        ("from s3zoo.space import S4_VIT\nconfig = S4_VIT", "must define `config`, a SearchRun; it has Space"),
+    ],
+)
+def test_a_broken_config_is_named(content: str, complaint: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=complaint) as caught:
+        load_config(str(path), SearchRun, "search")
+    assert "mine.py" in str(caught.value)
+
+
+def test_a_missing_config_is_named() -> None:
+    with pytest.raises(ValueError, match=r"No config is called 'digit'; .* did you mean 'digits'"):
+        load_config("digit", SearchRun, "search")
+    with pytest.raises(ValueError, match=r"No config is called 'qqqq'; there are autoformer_base, .*\.py\.$"):
+        load_config("qqqq", SearchRun, "search")
+    with pytest.raises(ValueError, match="No config file at 'nowhere/digits.py'"):
+        load_config("nowhere/digits.py", SearchRun, "search")
+
+
+def test_difference() -> None:
+    old = {"a": 1, "b": {"c": [1, 2], "d": {"e": "x"}}, "gone": 0, "same": {"k": None}}
+    new = {"a": 1, "b": {"c": [1, 3], "d": {"e": "y"}}, "new": 0, "same": {"k": None}}
+    assert difference(old, new) == ["b.c", "b.d.e", "gone", "new"]
+    assert difference(old, old) == []
+    assert difference({"a": {"b": 1}}, {"a": 1}) == ["a"]
+    assert difference(to_dict(Train()), to_dict(Train(lr=2e-3, epochs=1))) == ["epochs", "lr"]

@@ -1,0 +1,313 @@
+"""The latency table: which parts there are, that they add up to a network's time, JSON, refusals, and in a search."""
+
+import dataclasses
+import json
+import random
+import statistics
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from test_search import ONE, quick, search, toy
+
+from s3zoo.arch import Arch, AutoFormerBlock, S3Block, Stage
+from s3zoo.models import MODELS
+from s3zoo.search import latency
+from s3zoo.search.config import ArchSearch
+from s3zoo.search.latency import LatencyTable, Part, parts, plan, space_parts
+from s3zoo.search.pipeline import Search
+from s3zoo.space import GLIT_TINY, S3_INITIAL, S4_SWIN, Space, _autoformer, glit_details, glit_space, s3_space
+from s3zoo.training.log import Log
+from s3zoo.training.loop import Interrupted, Stop
+
+S3_SPACE = s3_space(
+    "small_s3", (1, 2, 3), (48, 64), (4, 8), (2,), (2, 4), steps=(1, 16, 4, 1, 1), head_dim=16, num_stages=2
+)
+AUTOFORMER_SPACE = _autoformer("small_autoformer", (2, 3, 4), (64, 96), (1, 2), (2, 4), head_dim=32, patch_size=4)
+GLIT_SPACE = glit_space(
+    "small_glit", 48, 3, depth=3, kernels=(3, 5), expansions=(1, 2), head_dims=(16,), mlp=(2, 4), patch_size=4
+)
+SHAPE = {"img_size": 32, "num_classes": 10, "in_chans": 3}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def filled(space: Space, **shape) -> LatencyTable:
+    """A table with made-up entries, the i-th part taking i + 1 ms."""
+    table = LatencyTable.empty(space, **{**SHAPE, **shape})
+    table.entries = {part: 1.0 + i for i, part in enumerate(table.missing(space))}
+    return table
+
+
+def seconds(archs: list[Arch], passes: int = 15) -> list[float]:
+    """The times of whole networks, nothing hooked into them."""
+    models = [MODELS[arch.family](arch, **SHAPE).eval() for arch in archs]
+    images = torch.randn(4, 3, 32, 32)
+    times: list[list[float]] = [[] for _ in models]
+    with torch.inference_mode():
+        for _ in range(passes):
+            for model, own in zip(models, times, strict=True):
+                start = time.process_time()
+                model(images)
+                own.append(time.process_time() - start)
+    return [statistics.median(own[2:]) for own in times]
+
+
+# Parts
+
+
+def test_parts_of_a_network():
+    a, b = S3Block(7, 2, 32, 3.0), S3Block(14, 3, 32, 4.0)
+    arch = Arch("s3", (Stage(64, (a, b)), Stage(96, (b,))))
+    expected = [Part(0, (64,)), Part(0, (64,), a), Part(0, (64,), b), Part(1, (64, 96)), Part(1, (96,), b)]
+    assert list(parts(arch)) == [*expected, Part(2, (96,))]
+
+
+def test_number_of_parts():
+    """Counted by hand. S3 at 224 pixels: 18 blocks of 3 widths, but in stage 4 (7 x 7) both windows are one.
+
+    GLiT's distinct blocks: 27 all local, 9 all global, 81 for each of two mixed splits.
+    """
+    frame = 3 + 3 * 9 + 3
+    assert len(space_parts(S3_INITIAL, 224)) == 3 * 54 + 27 + frame
+    assert len(space_parts(GLIT_TINY, 224)) == 27 + 9 + 2 * 81 + 2
+    assert len(space_parts(S4_SWIN, 224)) == 4 * 9 + 5 * 3  # one width and one ratio for all stages
+
+
+@pytest.mark.parametrize("space", [S3_SPACE, AUTOFORMER_SPACE, GLIT_SPACE, S4_SWIN], ids=lambda s: s.name)
+def test_every_network_has_its_parts_in_the_table_and_few_networks_show_them(space):
+    size = 224 if space is S4_SWIN else 32
+    wanted = space_parts(space, size)
+    rng = random.Random(0)
+    for _ in range(200):
+        assert set(parts(space.sample(rng).effective(size))) <= set(wanted)
+    archs = plan(space, wanted)
+    assert {part for arch in archs for part in parts(arch)} >= set(wanted)
+    most = max(sum(p.stage == s and p.genes is not None for p in wanted) for s in range(space.num_stages))
+    assert len(archs) == most  # as many as the most varied stage has blocks
+
+
+def test_genes_that_are_fixed_for_single_blocks():
+    details = glit_details(GLIT_SPACE, GLIT_SPACE.sample(random.Random(1)))
+    wanted = set(space_parts(details, 32))
+    for seed in range(50):
+        assert set(parts(details.sample(random.Random(seed)).effective(32))) <= wanted
+
+
+# Times
+
+
+@pytest.mark.parametrize("space", [S3_SPACE, AUTOFORMER_SPACE, GLIT_SPACE], ids=lambda s: s.name)
+def test_parts_add_up_to_whole_networks(space, monkeypatch):
+    """Against the clock around whole networks.
+
+    A machine may be busy, so the clock is this process's own, and one of five attempts must hold.
+    """
+    monkeypatch.setattr(latency.time, "perf_counter", time.process_time)
+    archs = [space.smallest(), space.largest(), space.sample(random.Random(5))]
+    worst = 0.0
+    for _ in range(5):
+        table = LatencyTable.measure(space, **SHAPE, batch_size=4, repeats=9)
+        ratios = [table(arch) / (1e3 * whole) for arch, whole in zip(archs, seconds(archs), strict=True)]
+        worst = max(max(ratio, 1 / ratio) for ratio in ratios)
+        if worst < 1.35:
+            return
+    raise AssertionError(f"the table is off by a factor of {worst:.2f}")
+
+
+def test_segments_are_the_times_of_their_modules(monkeypatch):
+    """A clock that each part of the network moves by a known time."""
+    now = [0.0]
+    monkeypatch.setattr(latency.time, "perf_counter", lambda: now[0])
+    blocks = (S3Block(4, 2, 16, 2.0),) * 2
+    arch = Arch("s3", (Stage(48, blocks), Stage(64, blocks[:1])))
+    model = MODELS["s3"](arch, **SHAPE).eval()
+
+    def takes(module, ms):
+        module.register_forward_hook(lambda *_: now.__setitem__(0, now[0] + ms / 1e3))
+
+    takes(model.patch_embed, 1)
+    takes(model.stages[0].blocks[0], 20)
+    takes(model.stages[0].blocks[1], 40)
+    takes(model.stages[1].downsample, 300)
+    takes(model.stages[1].blocks[0], 5000)
+    takes(model.norm, 10_000)
+    takes(model.head, 60_000)
+    for times in latency.timed_segments(model, torch.zeros(1, 3, 32, 32), passes=2):
+        assert times == pytest.approx([1, 20, 40, 300, 5000, 70_000])
+
+    # A plain and a shifted block of equal genes are one part: their mean.
+    monkeypatch.setattr(latency, "timed_segments", lambda *_: iter([[1.0, 20.0, 40.0, 300.0, 5000.0, 70_000.0]]))
+    found = dict(LatencyTable.empty(S3_SPACE, **SHAPE)._timed(arch, 1))
+    assert found[Part(0, (48,), blocks[0])] == 30.0
+    assert found[Part(1, (64,), blocks[0])] == 5000.0
+
+
+def test_medians_of_what_was_missing(monkeypatch):
+    """What a table has stays; one slow pass in each round does not count."""
+    seen = []
+
+    def timed(self, arch, passes):
+        seen.append(arch)
+        for i in range(passes):
+            yield from ((part, 1000.0 if i == 0 else 2.0) for part in dict.fromkeys(parts(arch)))
+
+    monkeypatch.setattr(LatencyTable, "_timed", timed)
+    table = LatencyTable.empty(AUTOFORMER_SPACE, **SHAPE)
+    first = table.missing(AUTOFORMER_SPACE)
+    table.entries[first[1]] = 7.0
+    table.cover(AUTOFORMER_SPACE, repeats=9)
+    assert table.entries.pop(first[1]) == 7.0
+    assert set(table.entries.values()) == {2.0} and len(table.entries) == len(first) - 1
+    assert [seen[i] for i in range(len(seen) // 3)] * 3 == seen  # round by round, not network by network
+    seen.clear()
+    table.entries[first[1]] = 7.0
+    table.cover(AUTOFORMER_SPACE)
+    assert not seen
+
+
+def test_sum_of_entries_and_depth():
+    table = filled(AUTOFORMER_SPACE)
+    block, other = AutoFormerBlock(1, 32, 2.0), AutoFormerBlock(2, 32, 4.0)
+    arch = Arch("autoformer", (Stage(64, (block, other)),), 4)
+    entry = table.entries
+    a, b = entry[Part(0, (64,), block)], entry[Part(0, (64,), other)]
+    assert a != b
+    assert table(arch) == entry[Part(0, (64,))] + a + b + entry[Part(1, (64,))]
+    deeper = Arch("autoformer", (Stage(64, (block, other, block)),), 4)
+    assert table(deeper) == table(arch) + a
+
+
+def test_windows_beyond_the_map_are_one_entry():
+    table = filled(S3_SPACE)  # 8 x 8 in stage 1, 4 x 4 in stage 2
+    arch = S3_SPACE.smallest()
+    wide = dataclasses.replace(
+        arch, stages=(arch.stages[0], Stage(48, (dataclasses.replace(arch.stages[1].blocks[0], window_size=8),)))
+    )
+    assert wide != arch and table(wide) == table(arch)
+
+
+# JSON
+
+
+def test_json_round_trip(tmp_path):
+    table = filled(S3_SPACE)
+    table.save(tmp_path / "t.json")
+    again = LatencyTable.load(tmp_path / "t.json", space=S3_SPACE, **SHAPE, batch_size=1, device="cpu", threads=1)
+    assert again.setting == table.setting and again.entries == table.entries
+    stored = json.loads((tmp_path / "t.json").read_text())
+    assert stored["torch"] == torch.__version__ and stored["threads"] == 1 and stored["device_name"]
+    glit = filled(GLIT_SPACE, img_size=(32, 16))
+    assert LatencyTable.from_dict(json.loads(json.dumps(glit.to_dict()))).__dict__ == glit.__dict__
+
+
+def test_refusals(tmp_path):
+    table = filled(S3_SPACE)
+    path = tmp_path / "t.json"
+    table.save(path)
+    with pytest.raises(ValueError, match="img_size 32, but 64 is needed"):
+        LatencyTable.load(path, img_size=64)
+    with pytest.raises(ValueError, match="device_name '.*', but 'A Phone' is needed"):
+        LatencyTable.load(path, device_name="A Phone")
+    wider = S3_SPACE.replaced({"stage2.embed_dim": (48, 80)}, name="wider")
+    with pytest.raises(ValueError, match=r"lacks \d+ entries for space 'wider', such as .* 80"):
+        LatencyTable.load(path, space=wider)
+    with pytest.raises(ValueError, match=r"no entry for the way to stage 2 with widths \(48, 80\)"):
+        table(wider.largest().__class__("s3", (S3_SPACE.smallest().stages[0], wider.largest().stages[1])))
+    with pytest.raises(ValueError, match="family 's3' with patch size 4, not for 'autoformer' with 4"):
+        table(AUTOFORMER_SPACE.smallest())
+    elsewhere = LatencyTable(dataclasses.replace(table.setting, device_name="A Phone"), table.entries)
+    elsewhere.cover(S3_SPACE)  # complete: nothing to measure
+    with pytest.raises(ValueError, match=r"measured on A Phone \(1 threads\) and lacks .*; measure it there"):
+        elsewhere.cover(wider)
+    for broken in ("[]", "{}", json.dumps(table.to_dict() | {"schema_version": 9}), '{"a'):
+        path.write_text(broken)
+        with pytest.raises(ValueError, match="measure it again|cannot be read as JSON"):
+            LatencyTable.load(path)
+    with pytest.raises(ValueError, match="at least 1"):
+        ArchSearch(latency_batch=0)
+    with pytest.raises(ValueError, match="'mps'"):
+        LatencyTable.empty(S3_SPACE, device="mps")
+
+
+# In a search
+
+
+def with_budget(budget: str, **changes):
+    run = quick(toy())
+    return dataclasses.replace(
+        run, arch_search=dataclasses.replace(run.arch_search, budgets=(budget,), latency_repeats=2, **changes)
+    )
+
+
+def test_a_search_within_a_latency_budget_measures_once(tmp_path: Path, monkeypatch):
+    run = with_budget("latency<=1000ms")
+    result = search(run, tmp_path / "a")
+    stored = (tmp_path / "a" / "latency.json").read_text()
+    table = LatencyTable.load(tmp_path / "a" / "latency.json", space=run.space, img_size=8, batch_size=1)
+    winner = result["winners"][0]
+    assert winner["latency"] == table(Arch.from_dict(winner["arch"])) > 0
+    archive = json.loads((tmp_path / "a" / "space0" / "search-0" / "pareto.json").read_text())
+    assert archive["latency"]
+
+    def measured(*_):
+        raise AssertionError("measured again")
+
+    monkeypatch.setattr(LatencyTable, "_timed", measured)
+    (tmp_path / "a" / "result.json").unlink()
+    again = search(run, tmp_path / "a")
+    assert again == result and (tmp_path / "a" / "latency.json").read_text() == stored
+
+    # The budget is a filter, and a table from another device is taken as it is.
+    table.setting = dataclasses.replace(table.setting, device_name="A Phone")
+    table.save(tmp_path / "phone.json")
+    latencies = sorted(table(arch) for arch in (run.space.smallest(), run.space.largest()))
+    middle = sum(latencies) / 2
+    run = with_budget(f"latency<={middle}ms", latency_table=str(tmp_path / "phone.json"))
+    search(run, tmp_path / "b")
+    scored = {}
+    for name in "ab":
+        lines = (tmp_path / name / "space0" / "evaluated.jsonl").read_text().splitlines()
+        scored[name] = [json.loads(line)["latency"] for line in lines]
+    assert max(scored["b"]) <= middle < max(scored["a"])
+
+
+def test_an_infeasible_latency_is_answered_before_the_training(tmp_path: Path):
+    with pytest.raises(ValueError, match=r"within latency <= 0\.00001 ms was found .* latency from .* ms to .* ms"):
+        search(with_budget("latency<=1e-5ms"), tmp_path)
+    assert not (tmp_path / "run.json").exists()
+
+
+def test_a_stop_while_measuring(tmp_path: Path, monkeypatch):
+    """Half a measurement is none, and the same command goes on."""
+    stop, timed = Stop(), LatencyTable._timed
+
+    def asks(*args):
+        stop.asked = True
+        return timed(*args)
+
+    with monkeypatch.context() as patch, pytest.raises(Interrupted, match="same command"):
+        patch.setattr(LatencyTable, "_timed", asks)
+        Search(with_budget("latency<=1000ms"), tmp_path, ONE, Log(tmp_path, tensorboard=False), stop)()
+    assert LatencyTable.load(tmp_path / "latency.json").entries == {}
+    assert search(with_budget("latency<=1000ms"), tmp_path)["winners"]
+
+
+def test_spaces_that_a_search_moves_to_are_measured_when_visited(tmp_path: Path):
+    """Entries of the first space stay; the second adds its own."""
+    run = toy()
+    options = dataclasses.replace(run.arch_search, budgets=("latency<=1000ms",), latency_repeats=1)
+    run = dataclasses.replace(run, arch_search=options, final=quick(run).final)
+    result = search(run, tmp_path)
+    assert len(result["spaces"]) == 2
+    table = LatencyTable.load(tmp_path / "latency.json")
+    moved = Space.from_dict(json.loads((tmp_path / "space1" / "space.json").read_text()))
+    assert set(space_parts(moved, 8)) - set(space_parts(run.space, 8))
+    assert not table.missing(moved) and not table.missing(run.space)

@@ -1,0 +1,271 @@
+"""Racing on synthetic per-image correctness: images with difficulties, networks with skills, correlated answers."""
+
+import itertools
+import json
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from s3zoo.arch import Arch
+from s3zoo.search.evolution import Evolution, search
+from s3zoo.search.racing import Race, Score, evaluate_plain
+from s3zoo.space import Dim, Space
+
+Genome = tuple[int, ...]  # a race asks nothing of an architecture: here it is one of four genes per block
+
+
+class World:
+    """x_i = difficulty_i + skill + sum over blocks of (the gene's effect on image i) + noise > 0.
+
+    About 80 % accuracy; two random networks disagree on about 6 % of the images, relatives on fewer. `spread` is the
+    standard deviation of the accuracy over the space, in points.
+    """
+
+    def __init__(self, depth: int, spread: float, images: int, seed: int = 0) -> None:
+        rng = np.random.default_rng(seed)
+        self.depth, self.images = depth, images
+        self.difficulty = rng.normal(0.84, 1, images)
+        self.effects = rng.normal(0, 0.2 / depth**0.5, (depth, 4, images)).astype(np.float32)
+        self.single, self.pairs = rng.normal(size=(depth, 4)), 0.5 * rng.normal(size=(depth, 4, 4))
+        skills = [self.skill(tuple(genome)) for genome in rng.integers(4, size=(500, depth))]
+        density = (abs(self.difficulty) < 0.1).mean() / 0.2  # accuracy per unit of skill
+        self.middle, self.scale = np.mean(skills), spread / 100 / density / np.std(skills)
+        self.bits: dict[Genome, np.ndarray] = {}
+        self.calls: list[tuple[list[Genome], np.ndarray]] = []
+
+    def skill(self, genome: Genome) -> float:
+        alone = sum(self.single[j, g] for j, g in enumerate(genome))
+        return alone + sum(self.pairs[j, a, b] for j, (a, b) in enumerate(itertools.pairwise(genome)))
+
+    def right(self, genome: Genome) -> np.ndarray:
+        if genome not in self.bits:
+            noise = np.random.default_rng(genome).normal(0, 0.05, self.images)
+            latent = self.difficulty + self.scale * (self.skill(genome) - self.middle) + noise
+            self.bits[genome] = latent + sum(self.effects[j, g] for j, g in enumerate(genome)) > 0
+        return self.bits[genome]
+
+    def accuracy(self, genome: Genome) -> float:
+        return 100 * float(self.right(genome).mean())
+
+    def correct(self, genomes: Sequence[Any], images: np.ndarray) -> np.ndarray:
+        self.calls.append((list(genomes), images))
+        return np.stack([self.right(genome)[images] for genome in genomes])
+
+    def generations(self, count: int, population: int = 50) -> list[list[Any]]:
+        """What an evolution with plain evaluation would ask for."""
+        rng, known = random.Random(0), dict[Genome, float]()
+        asked = []
+        for generation in range(count):
+            best = sorted(known, key=lambda g: (-known[g], g))[:10]
+            new: dict[Genome, float] = {}
+            while len(new) < population:
+                child = tuple(rng.randrange(4) for _ in range(self.depth))
+                if generation and len(new) % 2:
+                    child = tuple(map(rng.choice, zip(*rng.sample(best, 2), strict=True)))
+                elif generation:
+                    child = tuple(c if rng.random() < 0.2 else g for c, g in zip(child, rng.choice(best), strict=True))
+                if rng.random() < 0.01:  # by and by, a stuck slot is left to chance
+                    child = tuple(rng.randrange(4) for _ in child)
+                if child not in known and child not in new:
+                    new[child] = self.accuracy(child)
+            known |= new
+            asked.append(list(new))
+        return asked
+
+
+def raced(world: World, generations: list[list[Any]], **options: Any) -> tuple[dict[Any, Score], Race]:
+    """A race over given generations of candidates."""
+    race = Race(world.images, world.correct, **options)
+    scores: dict[Any, Score] = {}
+    for genomes in generations:
+        best = sorted((s.accuracy for s in scores.values()), reverse=True)[: race.keep]
+        scores |= zip(genomes, race(genomes, best), strict=True)
+    return scores, race
+
+
+# The promise
+
+
+@pytest.mark.parametrize("spread", [0.3, 1, 3])
+def test_a_fifth_of_the_forwards_finds_the_winner(spread: float) -> None:
+    """1,000 candidates of an evolution, 5,000 images, 20 image orders. (On average a seventh of the forwards.)"""
+    world = World(12, spread, 5000)
+    asked = world.generations(20)
+    best = max(world.accuracy(arch) for archs in asked for arch in archs)
+    close, shares = 0, []
+    for order in range(20):
+        scores, race = raced(world, asked, seed=order)
+        winner = max(scores, key=lambda arch: scores[arch].accuracy)
+        assert scores[winner] == (world.accuracy(winner), True, world.images)
+        close += world.accuracy(winner) >= best - 0.1
+        shares.append(race.forwards / (len(scores) * world.images))
+    assert close >= 19, f"{close} of 20 orders"
+    assert max(shares) <= 0.2, shares
+
+
+def test_an_evolution_with_racing_ends_where_it_ends_without() -> None:
+    """The race decides who becomes a parent here; 1,024 architectures, 192 of them asked for."""
+    choices = {"depth": (5,), "embed_dim": (8,), "num_heads": (1, 2), "mlp_ratio": (1, 2), "head_dim": (4,)}
+    dims = [Dim(gene, c, (1,), per_block=len(c) > 1) for gene, c in choices.items()]
+    space, world = Space("racing", "autoformer", tuple(dims)), World(5, 1, 3000, seed=3)
+
+    def correct(archs: Sequence[Arch], images: np.ndarray) -> np.ndarray:
+        blocks = [arch.stages[0].blocks for arch in archs]
+        return world.correct([tuple(int(2 * b.num_heads + b.mlp_ratio - 3) for b in bs) for bs in blocks], images)  # type: ignore[union-attr]
+
+    options: dict[str, Any] = {"seed": 0, "population": 32, "crossover": 16, "mutation": 16, "generations": 6}
+    plain = Evolution(space, **options)
+    search(plain, lambda archs: [score.accuracy for score in evaluate_plain(archs, correct, world.images)])
+    for order in range(2):
+        engine, race = Evolution(space, **options), Race(world.images, correct, seed=order)
+        search(engine, lambda archs: [s.accuracy for s in race(archs, [s for _, s in engine.top(10)])])  # noqa: B023
+        assert engine.best[1] >= plain.best[1] - 0.1 and len(engine.evaluated) == 192
+        assert engine.best[1] == evaluate_plain([engine.best[0]], correct, world.images)[0].accuracy
+        assert race.forwards < 0.35 * 192 * world.images  # a short search: its first generation weighs most
+
+
+# Estimates
+
+
+def test_estimates_are_unbiased_and_sharper_than_a_plain_sample() -> None:
+    """Against incumbents that cannot be reached, everybody is dropped after the first 64 images."""
+    world = World(12, 1, 1000, seed=1)
+    (genomes,) = world.generations(1, 26)
+    references, candidates = genomes[:20], genomes[20:]
+    found = []
+    for seed in range(400):
+        race = Race(1000, world.correct, seed=seed, first=64, keep=1, pilots=20)
+        race(references)
+        scores = race(candidates, [101.0])
+        assert all(score.images == 64 and not score.full for score in scores)
+        found.append([score.accuracy for score in scores])
+    truth = np.array([world.accuracy(arch) for arch in candidates])
+    error = np.array(found) - truth
+    assert (abs(error.mean(0)) < 4 * error.std(0) / 400**0.5).all()
+    plain = np.sqrt(truth * (100 - truth) / 64 * (1 - 64 / 1000))  # of 64 images drawn evenly: about 5 points
+    assert (error.std(0) < plain / 2.5).all()
+
+
+def test_estimates_rank_below_every_parent() -> None:
+    world = World(8, 2, 2000, seed=2)
+    scores, _ = raced(world, world.generations(6, 40), keep=10)
+    full = sorted((s.accuracy for s in scores.values() if s.full), reverse=True)
+    estimated = [s for s in scores.values() if not s.full]
+    assert len(full) >= 10 and len(estimated) > 100
+    assert max(s.accuracy for s in estimated) < full[9]
+    assert all(s.accuracy == world.accuracy(arch) for arch, s in scores.items() if s.full)
+
+
+@pytest.mark.parametrize("spread", [0.1, 5])
+def test_the_first_generation_fills_the_parents(spread: float) -> None:
+    world = World(8, spread, 2000, seed=4)
+    scores, _ = raced(world, world.generations(1, 50), keep=10)
+    assert sum(score.full for score in scores.values()) >= 10
+
+
+@given(st.integers(0, 2**32), st.integers(60, 400), st.floats(0.05, 0.95))
+@settings(max_examples=40)
+def test_whatever_the_answers_the_outstanding_one_survives(seed: int, images: int, ease: float) -> None:
+    """Answers without any structure; one candidate is right wherever any other is, and on more images."""
+    rng = np.random.default_rng(seed)
+    archs: list[Any] = list(range(40))
+    bits = dict(zip(archs, rng.random((40, images)) < ease, strict=True))
+    star = archs[int(rng.integers(40))]
+    bits[star] = np.any(list(bits.values()), axis=0)
+    race = Race(images, lambda who, where: np.stack([bits[a][where] for a in who]), seed=seed, keep=5, first=20)
+    scores = dict(zip(archs, race(archs), strict=True))
+    assert scores[star].full and max(scores.values()) == scores[star]
+    assert all(s.accuracy == 100 * bits[arch].mean() for arch, s in scores.items() if s.full)
+    assert np.isfinite([s.accuracy for s in scores.values()]).all()
+    assert race.forwards == sum(s.images for s in scores.values())
+
+
+# Bookkeeping
+
+
+def test_everybody_sees_the_same_images_once_and_all_are_counted() -> None:
+    world = World(8, 1, 2000, seed=5)
+    asked = world.generations(3, 30)
+    world.calls.clear()
+    scores, race = raced(world, asked, seed=9)
+    assert race.forwards == sum(len(archs) * len(images) for archs, images in world.calls)
+    assert race.forwards == sum(score.images for score in scores.values())
+    seen: dict[Any, list[int]] = {}
+    for archs, images in world.calls:
+        for arch in archs:
+            seen.setdefault(arch, []).extend(images.tolist())
+    for arch, indices in seen.items():
+        assert len(indices) == len(set(indices)) == scores[arch].images
+        assert scores[arch].full == (len(indices) == world.images)
+    dropped = [seen[arch] for arch in asked[2] if not scores[arch].full]
+    assert len(dropped) > 10
+    shortest = min(map(len, dropped))
+    assert len({tuple(indices[:shortest]) for indices in dropped}) == 1
+
+
+def test_a_seed_is_an_order_of_images() -> None:
+    world = World(6, 1, 1000, seed=6)
+    asked = world.generations(2, 30)
+    first, second, other = (raced(world, asked, seed=seed)[0] for seed in (1, 1, 2))
+    assert first == second != other
+
+
+def test_known_networks_cost_nothing() -> None:
+    world = World(6, 1, 500, seed=7)
+    archs = world.generations(1, 12)[0]
+    race = Race(500, world.correct, keep=12, identity=repr)
+    scores = race([*archs, *archs])
+    assert race.forwards == 12 * 500 and scores[:12] == scores[12:]  # all of them are among the 12 best
+    assert race.known == {repr(arch): world.accuracy(arch) for arch in archs}
+    again = race(archs)
+    assert race.forwards == 12 * 500
+    assert [score.accuracy for score in again] == [score.accuracy for score in scores[:12]]
+    assert all(score.full and score.images == 0 for score in again) and race([]) == []
+
+
+def test_a_race_goes_on_from_its_state() -> None:
+    world = World(8, 1, 2000, seed=8)
+    asked = world.generations(4, 30)
+    whole, race = raced(world, asked, seed=3)
+    half, before = raced(world, asked[:2], seed=3)
+    after = Race(2000, world.correct, seed=3)
+    after.restore(json.loads(json.dumps(before.state())))
+    after.known |= {arch: score.accuracy for arch, score in half.items() if score.full}
+    for archs in asked[2:]:
+        best = sorted((s.accuracy for s in half.values()), reverse=True)[:10]
+        half |= zip(archs, after(archs, best), strict=True)
+    assert half == whole and after.state() == race.state() and after.known == race.known
+    with pytest.raises(ValueError, match="of 2000 images, but there are 100"):
+        Race(100, world.correct).restore(before.state())
+
+
+def test_few_images_are_simply_all_seen() -> None:
+    world = World(6, 1, 60, seed=9)
+    archs = world.generations(1, 20)[0]
+    race = Race(60, world.correct)
+    assert race(archs) == evaluate_plain(archs, world.correct, 60)
+    assert [s.accuracy for s in race(archs)] == [100 * world.right(arch).mean() for arch in archs]
+    assert evaluate_plain([], world.correct, 60) == []
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_unanimous_answers_are_no_trouble(answer: bool) -> None:
+    archs: list[Any] = list(range(30))
+    race = Race(1000, lambda who, where: np.full((len(who), len(where)), answer), keep=5)
+    scores = race(archs)
+    assert {s.accuracy for s in scores if s.full} == {100.0 * answer}
+    assert np.isfinite([s.accuracy for s in scores]).all()
+
+
+@pytest.mark.parametrize(
+    "options", [{"keep": 0}, {"growth": 1}, {"pilots": 1}, {"tolerance": -1}, {"first": 0}, {"total_images": 0}]
+)
+def test_impossible_settings_are_refused(options: dict[str, Any]) -> None:
+    world = World(4, 1, 100)
+    with pytest.raises(ValueError, match="A race got total_images"):
+        Race(options.pop("total_images", 100), world.correct, **options)
