@@ -151,21 +151,37 @@ def test_estimates_are_unbiased_and_sharper_than_a_plain_sample() -> None:
     assert (error.std(0) < plain / 2.5).all()
 
 
-def test_estimates_rank_below_every_parent() -> None:
+@pytest.mark.parametrize("tolerance", [0.01, 10])
+def test_estimates_rank_below_every_parent(tolerance: float) -> None:
+    """Also if who is behind at any moment is dropped, with an estimate that may be far too high."""
     world = World(8, 2, 2000, seed=2)
-    scores, _ = raced(world, world.generations(6, 40), keep=10)
-    full = sorted((s.accuracy for s in scores.values() if s.full), reverse=True)
-    estimated = [s for s in scores.values() if not s.full]
-    assert len(full) >= 10 and len(estimated) > 100
-    assert max(s.accuracy for s in estimated) < full[9]
-    assert all(s.accuracy == world.accuracy(arch) for arch, s in scores.items() if s.full)
+    asked = world.generations(6, 40)
+    for order in range(5):
+        scores, _ = raced(world, asked, keep=10, tolerance=tolerance, seed=order)
+        full = sorted((s.accuracy for s in scores.values() if s.full), reverse=True)
+        estimated = [s for s in scores.values() if not s.full]
+        assert len(full) >= 10 and len(estimated) > 100
+        assert max(s.accuracy for s in estimated) < full[9]
+        assert all(s.accuracy == world.accuracy(arch) for arch, s in scores.items() if s.full)
 
 
-@pytest.mark.parametrize("spread", [0.1, 5])
-def test_the_first_generation_fills_the_parents(spread: float) -> None:
+@pytest.mark.parametrize(("spread", "tolerance"), [(0.1, 0.01), (5, 0.01), (0.1, 10), (5, 10)])
+def test_the_first_generation_fills_the_parents(spread: float, tolerance: float) -> None:
     world = World(8, spread, 2000, seed=4)
-    scores, _ = raced(world, world.generations(1, 50), keep=10)
-    assert sum(score.full for score in scores.values()) >= 10
+    for order in range(5):
+        scores, _ = raced(world, world.generations(1, 50), keep=10, tolerance=tolerance, seed=order)
+        assert sum(score.full for score in scores.values()) >= 10
+
+
+def test_no_surprise_in_few_images_is_no_reason_to_drop() -> None:
+    """All references fail on the same tenth; who gets some of it right may show it late: of 64 images six are there."""
+    known, better = np.ones((2, 1000), bool)
+    known[:100] = False
+    better[30:100] = False
+    for seed in range(40):
+        race = Race(1000, lambda who, at: np.stack([(better if g == "better" else known)[at] for g in who]), seed=seed, keep=1)
+        race(list(range(20)))  # type: ignore[arg-type]
+        assert race(["better"], [90.0]) == [(93.0, True, 1000)]  # type: ignore[list-item]
 
 
 @given(st.integers(0, 2**32), st.integers(60, 400), st.floats(0.05, 0.95))

@@ -19,7 +19,7 @@ from s3zoo import cost
 from s3zoo.arch import Arch
 from s3zoo.search.command import main, seeds_table
 from s3zoo.search.config import SearchRun
-from s3zoo.search.evaluate import accuracy, wilson
+from s3zoo.search.evaluate import RacingEvaluator, accuracy, wilson
 from s3zoo.search.pipeline import Search, kendall
 from s3zoo.search.space_search import SpaceSearch
 from s3zoo.space import Space, glit_space
@@ -273,6 +273,32 @@ def test_many_budgets_share_one_supernet_and_its_scores(tmp_path):
             assert len({row["accuracy"] for row in front}) == len(front)
     evaluated = [json.loads(line)["arch"] for line in (tmp_path / "space0/evaluated.jsonl").read_text().splitlines()]
     assert len(evaluated) == len({json.dumps(arch) for arch in evaluated})
+
+
+def test_racing_resumes_between_generations(tmp_path, monkeypatch):
+    run = quick(toy())
+    run = dataclasses.replace(run, arch_search=dataclasses.replace(run.arch_search, racing=True))
+    whole = search(run, tmp_path / "whole")
+    rows = [json.loads(line) for line in (tmp_path / "whole/space0/evaluated.jsonl").read_text().splitlines()]
+    assert sum("race" in row for row in rows) == 3 and whole["winners"][0]["params"] <= 6_000
+    winner = Arch.from_dict(json.loads((tmp_path / "whole/space0/search-0/winner.json").read_text())["arch"])
+    assert any("arch" in row and row["full"] and Arch.from_dict(row["arch"]) == winner.effective(8) for row in rows)
+
+    generation, calls = RacingEvaluator.generation, []
+
+    def interrupted(self, archs, parents):
+        calls.append(None)
+        if len(calls) == 3:
+            self._records.append([{"arch": archs[0].to_dict(), "accuracy": 0.0, "full": True, "images": 1}])
+            raise KeyboardInterrupt  # in the middle of a generation
+        return generation(self, archs, parents)
+
+    monkeypatch.setattr(RacingEvaluator, "generation", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        search(run, tmp_path / "cut")
+    monkeypatch.setattr(RacingEvaluator, "generation", generation)
+    assert search(run, tmp_path / "cut") == whole
+    assert fingerprint(tmp_path / "cut") == fingerprint(tmp_path / "whole")
 
 
 def test_search_each_space_audit_and_backtracking(tmp_path):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from s3zoo.arch import Arch
+from s3zoo.search.racing import Race
 from s3zoo.supernet import Supernet, recalibrate
 from s3zoo.training.checkpoint import Records
 from s3zoo.training.data import ImageData
@@ -33,7 +34,9 @@ class Evaluator:
         self._records = records
         self._calibration_images = calibration_images
         self._said = False
-        self.scores: dict[Arch, float] = {Arch.from_dict(row["arch"]): row["accuracy"] for row in records.rows}
+        self.scores: dict[Arch, float] = {
+            Arch.from_dict(row["arch"]): row["accuracy"] for row in records.rows if "arch" in row
+        }
 
     def identity(self, arch: Arch) -> Arch:
         return arch.effective(self.supernet.img_size)
@@ -53,37 +56,35 @@ class Evaluator:
     def _calibration(self) -> Iterable[Tensor]:
         return (x.to(self.ranks.device) for x in self.data.calibration_batches(self._calibration_images))
 
-    def correct(self, arch: Arch, start: int, stop: int) -> np.ndarray:
-        """Which of the held-out images start … stop - 1 the subnet classifies rightly."""
+    def correct(self, arch: Arch, images: np.ndarray) -> np.ndarray:
+        """Which of these held-out images the subnet classifies rightly."""
         model = self.ready(arch)
-        return torch.cat(
-            [
-                hits(model, *self.data.search_range(a, min(a + 512, stop)), self.ranks.device)
-                for a in range(start, stop, 512)
-            ]
-        ).numpy()
+        return np.concatenate([self._hits(model, part) for part in np.array_split(images, -(-len(images) // 512))])
+
+    def _hits(self, model: nn.Module, part: np.ndarray) -> np.ndarray:
+        return hits(model, *self.data.search_at(part), self.ranks.device).numpy()
 
     def __call__(self, archs: Sequence[Arch]) -> list[float]:
         """The accuracies of these architectures; those that are new are scored, on all ranks together."""
         wanted = list(dict.fromkeys(self.identity(arch) for arch in archs))
         new = [arch for arch in wanted if arch not in self.scores]
         meter = self.log.progress(self.name, len(new))
-        size = self.data.search_size
+        every = np.arange(self.data.search_size)
         step = CHUNK * self.ranks.world
         for start in range(0, len(new), step):
             chunk = new[start : start + step]
-            own = [float(self.correct(arch, 0, size).mean() * 100) for arch in self.ranks.share(chunk)]
+            own = [float(self.correct(arch, every).mean() * 100) for arch in self.ranks.share(chunk)]
             self.add(zip(chunk, self.ranks.gather(own), strict=True))
             meter.update(min(start + step, len(new)), best=max(self.scores.values()))
             self.pause()
         self.log.close_progress()
         return [self.scores[self.identity(arch)] for arch in archs]
 
-    def add(self, scored: Iterable[tuple[Arch, float]], **more: Any) -> None:
+    def add(self, scored: Iterable[tuple[Arch, float]]) -> None:
         rows = []
         for arch, accuracy in scored:
             self.scores[arch] = accuracy
-            rows.append({"arch": arch.to_dict(), "accuracy": accuracy, **self.price(arch), **more})
+            rows.append({"arch": arch.to_dict(), "accuracy": accuracy, **self.price(arch)})
         self._records.append(rows)
 
     def pause(self) -> None:
@@ -91,6 +92,48 @@ class Evaluator:
         if any(self.ranks.gather([self.stop.asked])):
             self.log.close_progress()
             raise Interrupted(f"{self.name}: stopped after {len(self.scores)} scores; the same command resumes there.")
+
+
+class RacingEvaluator(Evaluator):
+    """Scores whole generations by racing. A generation is recorded when it is complete, with the state of the race."""
+
+    def __init__(self, *args: Any, seed: int, keep: int, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._race = Race(self.data.search_size, self._answers, seed=seed, keep=keep, identity=self.identity)
+        self._replayed: list[list[dict[str, Any]]] = []  # generations of an earlier process, in their order
+        generation: list[dict[str, Any]] = []
+        whole = 0
+        for index, row in enumerate(self._records.rows):
+            if "race" in row:
+                self._race.restore(row["race"])
+                self._replayed.append(generation)
+                generation, whole = [], index + 1
+            else:
+                generation.append(row)
+        self._records.cut(whole)
+        self._replayed.reverse()
+        self.scores = {Arch.from_dict(r["arch"]): r["accuracy"] for g in self._replayed for r in g if r["full"]}
+        self._race.known |= {arch: score for arch, score in self.scores.items()}
+
+    def _answers(self, archs: Sequence[Arch], images: np.ndarray) -> np.ndarray:
+        own = [self.correct(arch, images) for arch in self.ranks.share(list(archs))]
+        return np.stack(self.ranks.gather(own))
+
+    def generation(self, archs: Sequence[Arch], parents: Sequence[Arch]) -> list[float]:
+        """Scores of a generation; those who cannot become parents get an estimate below the parents' scores."""
+        if self._replayed:
+            return [row["accuracy"] for row in self._replayed.pop()]
+        exact = [self.scores[self.identity(a)] for a in parents if self.identity(a) in self.scores]
+        scores = self._race(archs, exact)
+        rows: list[dict[str, Any]] = []
+        for arch, score in zip(map(self.identity, archs), scores, strict=True):
+            if score.full:
+                self.scores[arch] = score.accuracy
+            row = {"arch": arch.to_dict(), "accuracy": score.accuracy, "full": score.full, "images": score.images}
+            rows.append(row | self.price(arch))
+        self._records.append([*rows, {"race": self._race.state()}])
+        self.pause()
+        return [score.accuracy for score in scores]
 
 
 @torch.no_grad()

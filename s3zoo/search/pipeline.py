@@ -22,6 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import timm
 import torch
 from torch import nn
@@ -34,7 +35,7 @@ from s3zoo.paths import commit
 from s3zoo.search import space_search as spaces
 from s3zoo.search.budget import Budget, Feasible, Pricer, check_feasible
 from s3zoo.search.config import SearchRun
-from s3zoo.search.evaluate import Evaluator, accuracy
+from s3zoo.search.evaluate import Evaluator, RacingEvaluator, accuracy
 from s3zoo.search.evolution import Evolution, RandomSearch, pareto
 from s3zoo.search.latency import LatencyTable, this_device
 from s3zoo.search.published import official_autoformer_supernet
@@ -231,10 +232,10 @@ class Search:
         some = space.sample(rng)
 
         def health(epoch: int) -> dict[str, float]:
-            images = min(HEALTH_IMAGES, self.data.search_size)
+            images = np.arange(min(HEALTH_IMAGES, self.data.search_size))
             probe = self._evaluator(supernet, None, "health")
             return {
-                name: float(probe.correct(arch, 0, images).mean() * 100)
+                name: float(probe.correct(arch, images).mean() * 100)
                 for name, arch in (("smallest", space.smallest()), ("largest", space.largest()), ("random", some))
             }
 
@@ -293,12 +294,14 @@ class Search:
         if self.latency.missing(space):
             raise Interrupted("latency: stopped before all was measured; the same command resumes there.")
 
-    def _evaluator(self, supernet: Supernet, path: Path | None, name: str) -> Evaluator:
+    def _evaluator(self, supernet: Supernet, path: Path | None, name: str, *, racing: bool = False) -> Evaluator:
         records = self._records(path) if path is not None else Records(None)
-        return Evaluator(
-            supernet, self.data, self.ranks, self.log, records, self.stop, price=self.pricer,
-            calibration_images=self.run.arch_search.calibration_images, name=name,
-        )  # fmt: skip
+        options = self.run.arch_search
+        common: dict[str, Any] = {"price": self.pricer, "calibration_images": options.calibration_images, "name": name}
+        if racing:
+            common |= {"seed": number(self.run.seed, "race"), "keep": options.parents}
+        kind = RacingEvaluator if racing else Evaluator
+        return kind(supernet, self.data, self.ranks, self.log, records, self.stop, **common)
 
     def _records(self, path: Path) -> Records:
         return self.ranks.first_first(lambda: Records(path, write=self.ranks.first))
@@ -309,14 +312,16 @@ class Search:
         """For every budget the finished networks, best first."""
         rng = random.Random(number(self.run.seed, "budget"))
         filters = [check_feasible(supernet.space, budget, self.pricer, rng) for budget in self.budgets]
-        evaluate = self._evaluator(supernet, place / "evaluated.jsonl", f"{place.name}: search")
+        evaluate = self._evaluator(
+            supernet, place / "evaluated.jsonl", f"{place.name}: search", racing=self.run.arch_search.racing
+        )
         found = []
         for index, budget in enumerate(self.budgets):
             engine = self._engine(supernet.space, filters[index], evaluate.identity, index)
             where = f"{place.name}: {budget}" if budget.limits else place.name
             self._evolve(engine, evaluate, where)
             folder = place / f"search-{index}"
-            self._write_archive(folder, engine, budget)
+            self._write_archive(folder, engine, budget, evaluate)
             finished = [
                 self._finish(supernet, arch, score, folder / f"finish-{i}")
                 for i, (arch, score) in enumerate(engine.top(self.run.final.top))
@@ -343,7 +348,10 @@ class Search:
     def _evolve(self, engine: Evolution, evaluate: Evaluator, where: str) -> None:
         generation = 0
         while archs := engine.ask():
-            scores = evaluate(archs)
+            if isinstance(evaluate, RacingEvaluator):
+                scores = evaluate.generation(archs, [arch for arch, _ in engine.top(self.run.arch_search.parents)])
+            else:
+                scores = evaluate(archs)
             engine.tell(list(zip(archs, scores, strict=True)))
             generation += 1
             best, score = engine.best
@@ -354,10 +362,11 @@ class Search:
             )
             self.log.curve(where, generation, {"best": score, "mean": statistics.fmean(scores)})
 
-    def _write_archive(self, folder: Path, engine: Evolution, budget: Budget) -> None:
+    def _write_archive(self, folder: Path, engine: Evolution, budget: Budget, evaluate: Evaluator) -> None:
         if not self.ranks.first:
             return
-        records = [(arch, score, self.pricer(arch)) for arch, score in engine.evaluated.items()]
+        full = [(a, score) for a, score in engine.evaluated.items() if evaluate.identity(a) in evaluate.scores]
+        records = [(arch, score, self.pricer(arch)) for arch, score in full]
         archive = {
             metric: [self._scored(a, s) for a, s, _ in pareto(records, metric)] for metric in self.pricer(records[0][0])
         }

@@ -83,6 +83,13 @@ class Records:
         if self.path is not None and content != text.encode():
             write_text(self.path, text)
 
+    def cut(self, count: int) -> None:
+        """Keep the first `count` rows only."""
+        if count < len(self.rows):
+            self.rows = self.rows[:count]
+            if self.path is not None:
+                write_text(self.path, "".join(json.dumps(row) + "\n" for row in self.rows))
+
     def append(self, rows: Iterable[dict[str, Any]]) -> None:
         rows = list(rows)
         self.rows += rows

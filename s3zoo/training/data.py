@@ -390,9 +390,13 @@ class ImageData:
 
     def search_range(self, start: int, stop: int) -> Batch:
         """Held-out images start … stop - 1 of a fixed order, every beginning of which is balanced over classes."""
+        return self.search_at(np.arange(start, min(stop, self.search_size)))
+
+    def search_at(self, places: np.ndarray) -> Batch:
+        """Held-out images at these places of the fixed order."""
         indices, images = self._search
-        part = indices[start:stop]
-        chosen = self._stacked(list(self._read(self.split, part)))[1] if images is None else images[start:stop]
+        part = indices[places]
+        chosen = self._stacked(list(self._read(self.split, part)))[1] if images is None else images[places]
         return normalised(chosen, self.config), torch.from_numpy(self.split.targets[part])
 
     def search_images(self, batch_size: int = 256) -> Iterator[Batch]:
