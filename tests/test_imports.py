@@ -27,7 +27,9 @@ LAYERS = [
 ]
 LAYER = {unit: level for level, units in enumerate(LAYERS) for unit in units}
 
-TORCH_FREE = {"s3zoo", "s3zoo.paths", "s3zoo.arch", "s3zoo.space", "s3zoo.cost", "s3zoo.search.evolution", "s3zoo.cli"}
+TORCH_FREE = {"s3zoo", "s3zoo.paths", "s3zoo.arch", "s3zoo.space", "s3zoo.cost", "s3zoo.cli"} | {
+    f"s3zoo.search.{name}" for name in ("evolution", "budget", "racing", "space_search")
+}
 NEEDS_TORCH = {"torch", "torchvision", "timm", "safetensors", "transformers"}
 # package -> the only place that may import it
 CORNERS = {

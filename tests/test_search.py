@@ -369,6 +369,13 @@ def test_an_infeasible_budget_is_answered_before_training(tmp_path):
     assert not (tmp_path / "space0").exists()
 
 
+def test_limits_that_no_network_meets_are_answered_before_training(tmp_path):
+    run = toy(space_search=SpaceSearch(method="s3", iterations=1, samples=5, upper=10))
+    with pytest.raises(ValueError, match="params go from 1,148 to 5,462"):
+        search(run, tmp_path)
+    assert not (tmp_path / "run.json").exists()
+
+
 def test_dry_run_needs_no_data(capsys):
     assert main([str(TOY), "--dry-run", "--set", "data.name=", "--set", "data.root=/nowhere"]) == 0
     shown = capsys.readouterr().out

@@ -39,11 +39,11 @@ config = SearchRun(
     ),
     threads=1,  # layers this small do not gain from a second core
     supernet=Train(
-        epochs=30, batch_size=64, lr=3e-3, warmup_epochs=2, label_smoothing=0.1, drop_path=0.0, sampling="sandwich"
+        epochs=20, batch_size=128, lr=1e-2, warmup_epochs=2, label_smoothing=0.1, drop_path=0.0, sampling="sandwich"
     ),
     # The paper's threshold of 0.4 points per step is for errors of ImageNet; a young supernet on digits differs by
     # points from choice to choice, and would leap.
     space_search=SpaceSearch(method="s3", iterations=2, samples=300, tau=2.0),
     arch_search=ArchSearch(budgets=("params<=150K",), population=50, generations=8),
-    final=Final(mode="finetune", train=Train(epochs=60, batch_size=64, lr=1e-3, warmup_epochs=2, drop_path=0.0)),
+    final=Final(mode="finetune", train=Train(epochs=60, batch_size=64, lr=2e-3, warmup_epochs=2, drop_path=0.0)),
 )

@@ -91,22 +91,22 @@ def seeds_table(results: list[dict[str, Any]]) -> str:
 
 def plan(run: SearchRun, seeds: int = 1) -> str:
     """What a run would do: sizes, ranges, steps, disk."""
-    from s3zoo.search.budget import Budget, Pricer
+    from s3zoo.search.budget import Budget, Pricer, ranges
 
     data, train, search = run.data, run.supernet, run.arch_search
     price = Pricer(img_size=data.img_size, num_classes=data.num_classes, in_chans=data.in_chans)
     shifts = run.space_search.iterations if run.space_search.method != "none" else 0
     supernets = 2 if run.hierarchy == "glit" else shifts + 1
-    least, most = price(run.space.smallest()), price(run.space.largest())
+    extent = ranges(run.space, price)
     evaluations = search.population * search.generations * max(1, len(search.budgets))
-    disk = most["params"] * 4 * 3 * 2 * supernets  # weights and two moments, two checkpoints
+    disk = extent["params"][1] * 4 * 3 * 2 * supernets  # weights and two moments, two checkpoints
     lines = [
         f"run          {run.name}, seed {run.seed}" + (f" and {seeds - 1} more" if seeds > 1 else ""),
         f"data         {data.name or 'folder'} {data.root}, {data.img_size} x {data.img_size},"
         f" {data.num_classes} classes, {data.holdout} images held out for the search",
         f"space        {run.space.name}: {run.space.size():,} architectures",
-        f"parameters   {least['params']:,.0f} to {most['params']:,.0f}",
-        f"MACs         {least['macs']:,.0f} to {most['macs']:,.0f}",
+        "parameters   {:,.0f} to {:,.0f}".format(*extent["params"]),
+        "MACs         {:,.0f} to {:,.0f}".format(*extent["macs"]),
         *(f"  {d.name:<22} {', '.join(f'{c:g}' for c in d.choices)}" for d in run.space.dims if len(d.choices) > 1),
         f"space search {run.space_search.method}, {shifts} shifts",
         f"supernet     the weights of {run.supernet_weights}, nothing is trained"

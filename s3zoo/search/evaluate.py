@@ -100,6 +100,7 @@ class RacingEvaluator(Evaluator):
     def __init__(self, *args: Any, seed: int, keep: int, **options: Any) -> None:
         super().__init__(*args, **options)
         self._race = Race(self.data.search_size, self._answers, seed=seed, keep=keep, identity=self.identity)
+        self._statistics: dict[Arch, dict[str, Tensor]] = {}
         self._replayed: list[list[dict[str, Any]]] = []  # generations of an earlier process, in their order
         generation: list[dict[str, Any]] = []
         whole = 0
@@ -114,6 +115,18 @@ class RacingEvaluator(Evaluator):
         self._replayed.reverse()
         self.scores = {Arch.from_dict(r["arch"]): r["accuracy"] for g in self._replayed for r in g if r["full"]}
         self._race.known |= {arch: score for arch, score in self.scores.items()}
+
+    def ready(self, arch: Arch) -> nn.Module:
+        """Statistics of batch norms are kept: a race asks about the same subnet again and again."""
+        kept = self._statistics.get(arch)
+        if kept is None:
+            model = super().ready(arch)
+            self._statistics[arch] = {name: buffer.clone() for name, buffer in model.named_buffers()}
+            return model
+        model = self.supernet.subnet(arch)
+        for name, buffer in model.named_buffers():
+            buffer.copy_(kept[name])
+        return model.eval()
 
     def _answers(self, archs: Sequence[Arch], images: np.ndarray) -> np.ndarray:
         own = [self.correct(arch, images) for arch in self.ranks.share(list(archs))]

@@ -33,7 +33,7 @@ from s3zoo.artefact import save_model
 from s3zoo.models import MODELS
 from s3zoo.paths import commit
 from s3zoo.search import space_search as spaces
-from s3zoo.search.budget import Budget, Feasible, Pricer, check_feasible
+from s3zoo.search.budget import Budget, Feasible, Pricer, check_feasible, ranges
 from s3zoo.search.config import SearchRun
 from s3zoo.search.evaluate import Evaluator, RacingEvaluator, accuracy
 from s3zoo.search.evolution import Evolution, RandomSearch, pareto
@@ -86,6 +86,12 @@ class Search:
         if run.space_search.method == "none":  # the only space there will be: say at once what it cannot give
             for budget in self.budgets:
                 check_feasible(run.space, budget, self.pricer, random.Random(run.seed))
+        elif run.space_search.method == "s3" and not spaces.s3_samples(run.space, 1, random.Random(0), self._limited):
+            extent = "{:,.0f} to {:,.0f}".format(*ranges(run.space, self.sizes)[run.space_search.limit_metric])
+            raise ValueError(
+                f"No sampled network of space {run.space.name!r} is within space_search.lower and upper; its"
+                f" {run.space_search.limit_metric} go from {extent}, so change the limits or the space."
+            )
         self._claim_folder()
 
     def _check_folder(self) -> None:
@@ -146,7 +152,8 @@ class Search:
             row: dict[str, Any] = {"space": space.name, "size": space.size(), "index": index, **self._extent(space)}
             table.append(row)
             if config.search_each_space and index < iterations:
-                row["best"] = [self._row(best[0]) for best in self._search_space(supernet, place)]
+                some = self._some_feasible(space)  # S3 may leave the budget and come back
+                row["best"] = [self._row(best[0]) for best in self._search_space(supernet, place)] if some else None
             if index == iterations:
                 break
             if index < len(decisions.rows):
@@ -175,12 +182,8 @@ class Search:
         rng = random.Random(number(self.run.seed, "space", index))
         evaluate = self._evaluator(supernet, place / "scores.jsonl", f"space{index}: scores")
         frozen = spaces.equivalent_dims(space, self.run.data.img_size)
-
-        def limited(arch: Arch) -> bool:
-            return config.allows(self.sizes(arch)[config.limit_metric])
-
         if config.method == "s3":
-            archs = spaces.s3_samples(space, config.samples, rng, limited, evaluate.identity)
+            archs = spaces.s3_samples(space, config.samples, rng, self._limited, evaluate.identity)
             errors = [100 - score for score in evaluate(archs)]
             return spaces.s3_decide(space, list(zip(archs, errors, strict=True)), config, frozen=frozen)
         pairs = spaces.s4_pairs(space, config.pairs, rng, frozen=frozen)
@@ -189,6 +192,10 @@ class Search:
         return spaces.s4_decide(
             space, measured, config, lambda arch: self.sizes(arch)[config.limit_metric], frozen=frozen
         )
+
+    def _limited(self, arch: Arch) -> bool:
+        config = self.run.space_search
+        return config.allows(self.sizes(arch)[config.limit_metric])
 
     def _say_decision(self, index: int, decision: spaces.Decision) -> None:
         moved = [

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+import torch.distributed.nn.functional as differentiable
+from torch import Tensor, nn
 
 T = TypeVar("T")
 
@@ -60,6 +61,49 @@ class Ranks:
             value = read()
         self.wait()
         return value if self.first else read()
+
+
+class _SynchronisedBatchNorm(nn.modules.batchnorm._BatchNorm):
+    """Batch norm over the batches of all ranks; torch's own exists for GPUs only.
+
+    Ranks have equally many samples, so means of means are means.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return super().forward(x)
+        axes = [0, *range(2, x.ndim)]
+        count = dist.get_world_size()
+        moments = torch.stack([x.mean(axes), (x * x).mean(axes)])
+        mean, square = differentiable.all_reduce(moments) / count
+        variance = square - mean * mean
+        with torch.no_grad():
+            assert self.running_mean is not None and self.running_var is not None and self.momentum is not None
+            assert self.num_batches_tracked is not None
+            n = x.numel() / x.shape[1] * count
+            self.running_mean.lerp_(mean, self.momentum)
+            self.running_var.lerp_(variance * n / (n - 1), self.momentum)
+            self.num_batches_tracked += 1
+        shape = [1, -1] + [1] * (x.ndim - 2)
+        scale = self.weight * torch.rsqrt(variance + self.eps)
+        return (x - mean.view(shape)) * scale.view(shape) + self.bias.view(shape)
+
+    def _check_input_dim(self, input: Tensor) -> None: ...
+
+
+def synchronise_batch_norms(model: nn.Module) -> None:
+    """Let the batch norms of a model see the whole global batch. Parameters, buffers and names stay what they are."""
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+            module.__dict__["plain_class"] = type(module)
+            module.__class__ = _SynchronisedBatchNorm  # type: ignore[assignment]
+
+
+def separate_batch_norms(model: nn.Module) -> None:
+    """Undo `synchronise_batch_norms`."""
+    for module in model.modules():
+        if isinstance(module, _SynchronisedBatchNorm):
+            module.__class__ = module.__dict__.pop("plain_class")
 
 
 def start(device: str = "auto") -> Ranks:

@@ -30,7 +30,7 @@ from s3zoo.supernet import Supernet
 from s3zoo.training import checkpoint
 from s3zoo.training.config import Train
 from s3zoo.training.data import ImageData
-from s3zoo.training.distributed import Ranks
+from s3zoo.training.distributed import Ranks, separate_batch_norms, synchronise_batch_norms
 from s3zoo.training.log import Log
 
 
@@ -273,6 +273,7 @@ def fit(
     log.close_progress()
     for model in trainee.models(total):
         _place_rows(model, 0, None)
+        separate_batch_norms(model)
     if train.ema:  # what was averaged is what is used from here on
         with torch.no_grad():
             for key, weight in trainee.weights.items():
@@ -293,6 +294,8 @@ def _step(
     models = trainee.models(step)
     for index, model in enumerate(models):
         model.train()
+        if ranks.world > 1:
+            synchronise_batch_norms(model)
         for part_images, part_targets, part_rows in zip(
             images.chunk(train.accumulate), targets.chunk(train.accumulate), rows.chunk(train.accumulate), strict=True
         ):

@@ -1,0 +1,61 @@
+"""Batch norm over ranks equals batch norm over the whole batch; lists come back in order."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+from s3zoo.training.distributed import Ranks
+
+CHILD = """
+import sys, torch
+from torch import nn
+from s3zoo.training import distributed
+from s3zoo.training.distributed import separate_batch_norms, synchronise_batch_norms
+torch.set_num_threads(1)
+ranks = distributed.start("cpu")
+torch.manual_seed(0)
+x, target = torch.randn(8, 3, 5), torch.randn(8, 3, 5)
+whole, part = nn.BatchNorm1d(3), nn.BatchNorm1d(3)
+(whole(x) * target).sum().backward()
+synchronise_batch_norms(part)
+own = slice(4 * ranks.rank, 4 * ranks.rank + 4)
+mine = x[own].clone().requires_grad_()
+whole_x = x.clone().requires_grad_()
+other = nn.BatchNorm1d(3)
+(other(whole_x) * target).sum().backward()
+(part(mine) * target[own]).sum().backward()
+torch.testing.assert_close(mine.grad, whole_x.grad[own], rtol=1e-4, atol=1e-5)
+for p, q in zip(part.parameters(), whole.parameters()):
+    ranks.sum(p.grad)
+    torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-5)
+torch.testing.assert_close(part.running_mean, whole.running_mean)
+torch.testing.assert_close(part.running_var, whole.running_var)
+separate_batch_norms(part)
+assert type(part) is nn.BatchNorm1d and part.state_dict().keys() == whole.state_dict().keys()
+part.eval()(x)
+assert ranks.gather([("item", i) for i in ranks.share(list(range(5)))]) == [("item", i) for i in range(5)]
+assert ranks.from_first(ranks.rank) == 0
+distributed.stop()
+print("fine")
+"""
+
+
+def test_two_processes(tmp_path):
+    child = tmp_path / "child.py"
+    child.write_text(CHILD)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent.parent)}
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(child)],
+        env=environment, capture_output=True, text=True, timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("fine") == 2
+
+
+def test_one_process_needs_no_group():
+    ranks = Ranks(0, 1, torch.device("cpu"))
+    assert ranks.share([1, 2, 3]) == [1, 2, 3] == ranks.gather([1, 2, 3])
+    assert ranks.first_first(lambda: "read") == "read"
