@@ -19,9 +19,9 @@ from timm.models._pretrained import filter_pretrained_cfg
 from timm.utils import unwrap_model
 from torch import nn
 
-import s3zoo.models  # noqa: F401  (registers the entrypoints)
 from s3zoo import __version__
 from s3zoo.arch import Arch
+from s3zoo.models import ENTRYPOINTS
 from s3zoo.models.official import replacing, sha256
 
 SCHEMA_VERSION = 1
@@ -76,13 +76,15 @@ def _config(model: Any, provenance: Mapping[str, Any], overlay: Mapping[str, Any
         model_args["in_chans"] = in_chans
     if getattr(model, "dynamic_img_size", False):
         model_args["dynamic_img_size"] = True
+    if hasattr(model, "model_args"):
+        model_args |= model.model_args()
     cfg = _pretrained_cfg(model, input_size) | dict(overlay)
     try:
         PretrainedCfg(**cfg)
     except TypeError as error:
         raise ValueError(f"pretrained_cfg has a field that timm does not know ({error}).") from None
     config = {
-        "architecture": arch.family,
+        "architecture": ENTRYPOINTS[arch.family],
         "num_classes": model.num_classes,
         "num_features": model.num_features,
         "global_pool": model.global_pool,
@@ -106,6 +108,8 @@ def _config(model: Any, provenance: Mapping[str, Any], overlay: Mapping[str, Any
 def _input_size(model: Any) -> tuple[int, int, int]:
     """Channels, height and width that the model is built for."""
     first_conv = _default_cfg(model)["first_conv"]
+    if first_conv is None:  # that of a frozen tower, which is no part of the model
+        return (model.in_chans, *model.img_size)
     in_chans = model.get_submodule(first_conv).weight.shape[1]
     embed: Any = getattr(model, "patch_embed", None)
     if getattr(embed, "img_size", None):  # timm's PatchEmbed
@@ -116,7 +120,7 @@ def _input_size(model: Any) -> tuple[int, int, int]:
 
 
 def _default_cfg(model: Any) -> dict[str, Any]:
-    cfg = timm.get_pretrained_cfg(model.arch.family)
+    cfg = timm.get_pretrained_cfg(ENTRYPOINTS[model.arch.family])
     assert cfg is not None
     return cfg.to_dict()
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from s3zoo.arch import Arch, AutoFormerBlock, GLiTBlock, S3Block, ShuntedBlock
+from s3zoo.arch import Arch, AutoFormerBlock, GLiTBlock, LadderBlock, S3Block, ShuntedBlock
 
 Size = int | tuple[int, int]
 RELATIVE_ROWS = 30  # AutoFormer: distances -14..14, and a row for pairs with the class token
 SHUNTED_STEM = 64  # channels of the stem's convolutions, whatever the width of the network
 SHUNTED_RATES = ((8, 4), (4, 2), (2, 1), ())  # by stage: how far each half of the heads has its tokens merged
+TOWER_DIM = 768  # width of the tower that a ladder decoder reads: CLIP ViT-B's
 
 
 class Shape(NamedTuple):
@@ -270,6 +271,32 @@ def _shunted_macs(arch: Arch, shape: Shape) -> int:
     return total + dims[-1] * shape.num_classes
 
 
+# Ladder: a query reads the tokens of a frozen tower, whose own cost is left out: it is the same for every decoder
+
+
+def _ladder_blocks(arch: Arch) -> Iterator[tuple[int, LadderBlock]]:
+    """Bottleneck and genes of every layer; the reading with neither gate nor another ladder."""
+    bottleneck, blocks = _plain(arch)
+    return ((bottleneck, block) for block in blocks)
+
+
+def _ladder_params(arch: Arch, shape: Shape) -> int:
+    dim = TOWER_DIM
+    return 3 * dim + _head(dim, shape) + sum(
+        6 * dim + 2 * dim * bottleneck + bottleneck + dim + _attention(dim, b.qkv_dim) + _mlp(dim, b.mlp_ratio)
+        for bottleneck, b in _ladder_blocks(arch)
+    )
+
+
+def _ladder_macs(arch: Arch, shape: Shape) -> int:
+    """Keys, values and the ladder run on every token of the tower, the rest on the query alone."""
+    dim, tokens = TOWER_DIM, _grid(arch, shape) + 1
+    return dim * shape.num_classes + sum(
+        2 * tokens * (dim * bottleneck + dim * b.qkv_dim + b.qkv_dim) + 2 * dim * (b.qkv_dim + int(dim * b.mlp_ratio))
+        for bottleneck, b in _ladder_blocks(arch)
+    )
+
+
 class _Cost(NamedTuple):
     params: Callable[[Arch, Shape], int]
     macs: Callable[[Arch, Shape], int]
@@ -281,4 +308,5 @@ _FAMILIES: dict[str, _Cost] = {
     "autoformer": _Cost(_autoformer_params, _autoformer_macs, _autoformer_macs_paper),
     "glit": _Cost(_glit_params, _glit_macs, _glit_macs_paper),
     "shunted": _Cost(_shunted_params, _shunted_macs, _shunted_macs),
+    "ladder": _Cost(_ladder_params, _ladder_macs, _ladder_macs),
 }

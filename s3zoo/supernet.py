@@ -59,6 +59,8 @@ class Supernet:
         self.model_type: Any = MODELS[space.family]
         self.bias_per_head_count = bias_per_head_count  # official AutoFormer supernets: their qkv bias does not nest
         self.model_args = {"img_size": img_size, "num_classes": num_classes, "in_chans": in_chans, **(model_args or {})}
+        if hasattr(self.model_type, "shared_args"):  # a frozen part, built once for all subnets
+            self.model_args = self.model_type.shared_args(self.model_args, self.device)
         depths = space.largest().depths
         self._offsets = [sum(depths[:i]) for i in range(len(depths))]
         self._drop_rates = torch.linspace(0, drop_path_rate, sum(depths)).tolist()
@@ -208,7 +210,8 @@ class Supernet:
         block = self._blocks.get(key)
         if block is None:
             rate = self._drop_rates[self._offsets[stage] + index]
-            block = self.model_type.make_block(arch, stage, index, drop_path=rate, device="meta")
+            frame: Any = self._frames[arch.embed_dims]
+            block = frame.make_block(arch, stage, index, drop_path=rate, device="meta")
             self._alias(block, f"{self.model_type.blocks_path(stage)}.{index}", arch)
             self._blocks[key] = block
         return block

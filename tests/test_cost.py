@@ -62,8 +62,11 @@ def shunted_archs(draw):
 def counted(arch: Arch, size: tuple[int, int], classes: int, chans: int) -> tuple[int, int]:
     """Parameters of the built model, and half of what torch counts in its forward pass."""
     model = MODELS[arch.family](arch, img_size=size, num_classes=classes, in_chans=chans, device="meta").eval()
+    x = torch.empty(1, chans, *size, device="meta")
+    if arch.family == "ladder":  # the frozen tower does not count
+        x = model.tower_features(x)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        model(torch.empty(1, chans, *size, device="meta"))
+        model(x)
     return sum(p.numel() for p in model.parameters()), counter.get_total_flops() // 2
 
 

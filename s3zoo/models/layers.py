@@ -36,6 +36,23 @@ class QkvLinear(nn.Module):
         return F.linear(x, self.weight.flatten(0, 2), bias.flatten() if bias is not None else None)  # (..., h * 3 * d)
 
 
+class HeadLinear(nn.Module):
+    """A linear layer to heads; weight (*shape, in), so that heads and their width are corners."""
+
+    def __init__(self, in_dim: int, *shape: int, device=None, dtype=None) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(*shape, in_dim, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(*shape, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        trunc_normal_(self.weight, std=0.02)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight.flatten(0, -2), self.bias.flatten())  # (..., product of shape)
+
+
 class HeadProjection(nn.Module):
     """A linear layer from concatenated heads; weight (out, heads, head_dim)."""
 

@@ -21,7 +21,7 @@ from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
 from s3zoo.arch import Arch, ShuntedBlock, Stage
-from s3zoo.models.layers import DropPath, HeadProjection, trunc_normal_
+from s3zoo.models.layers import DropPath, HeadLinear, HeadProjection, trunc_normal_
 
 __all__ = ["Shunted", "checkpoint_filter_fn"]  # register_model adds the entrypoints
 
@@ -29,23 +29,6 @@ ArchLike = Arch | Mapping[str, Any] | str | Path
 
 STEM_DIM = 64
 MERGING_RATES = (8, 4, 2, 1)  # of the coarse branch, by stage; the fine branch merges half as much in each direction
-
-
-class HeadLinear(nn.Module):
-    """A linear layer to heads; weight (*shape, in), so that heads and their width are corners."""
-
-    def __init__(self, in_dim: int, *shape: int, device=None, dtype=None) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(*shape, in_dim, device=device, dtype=dtype))
-        self.bias = nn.Parameter(torch.empty(*shape, device=device, dtype=dtype))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        trunc_normal_(self.weight, std=0.02)
-        nn.init.zeros_(self.bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight.flatten(0, -2), self.bias.flatten())  # (..., product of shape)
 
 
 class HeadConv(nn.Module):

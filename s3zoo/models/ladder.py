@@ -1,0 +1,449 @@
+"""A decoder beside a frozen CLIP tower, S4's fourth body: only the decoder is searched, trained, counted and stored.
+
+S4 (its CLIP rows) gives four dimensions and sizes, but no equations. The reading built here has all four of them in it
+and S4's baseline sizes come out: EVL's decoder, https://arxiv.org/abs/2208.03550, with a ladder in the manner of
+Ladder Side-Tuning, https://arxiv.org/abs/2206.06522, before each layer. With D the width of the tower and N layers:
+
+- One learnable query token of width D, zeros at first. Layer i reads y, the i-th of the last N block outputs of the
+  tower: the residual stream with its class token, before the final norm.
+- Ladder: y + up(QuickGELU(down(y))), D -> d -> D, where d is the stage's `embed_dim`. `up` starts at zero, so that
+  training starts from EVL's decoder. ladder="linear": y + linear(y), D -> D; ladder="none": y.
+- Layer: x + attention(LN(x), LN(ladder)) with an inner width of num_heads * head_dim, then x + mlp(LN(x)) with
+  QuickGELU and a hidden width of D * mlp_ratio (of the stream, not of d).
+- Head: LN, dropout, linear.
+- gate=True: a layer reads m * (what the layer before read) + (1 - m) * ladder, m = sigmoid(a / 0.1), a learnable
+  from 0; before the first layer stands its own y.
+"""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+import torch.nn.functional as F
+from timm.data import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
+from timm.layers import QuickGELU, get_device_dtype
+from timm.models import build_model_with_cfg, checkpoint, generate_default_cfgs, named_apply, register_model
+from timm.models._builder import resolve_pretrained_cfg
+from torch import Tensor, nn
+
+from s3zoo.arch import Arch, LadderBlock, Stage
+from s3zoo.models.layers import DropPath, HeadLinear, HeadProjection, trunc_normal_
+
+__all__ = ["Ladder", "build_tower"]  # register_model adds the entrypoints
+
+ArchLike = Arch | Mapping[str, Any] | str | Path
+Size = int | tuple[int, int]
+TOWER = "vit_base_patch16_clip_quickgelu_224.openai"  # the plain name builds exact GELU around QuickGELU's weights
+LADDERS = ("bottleneck", "linear", "none")
+GATE_TEMPERATURE = 0.1
+
+
+class Bottleneck(nn.Module):
+    def __init__(self, dim: int, bottleneck: int, device=None, dtype=None) -> None:
+        super().__init__()
+        self.down = nn.Linear(dim, bottleneck, device=device, dtype=dtype)
+        self.act = QuickGELU()
+        self.up = nn.Linear(bottleneck, dim, device=device, dtype=dtype)
+
+    def forward(self, y: Tensor) -> Tensor:
+        return self.up(self.act(self.down(y)))
+
+
+class CrossAttention(nn.Module):
+    """The query attends to the tower's tokens."""
+
+    def __init__(self, dim: int, num_heads: int, head_dim: int, device=None, dtype=None) -> None:
+        super().__init__()
+        dd = {"device": device, "dtype": dtype}
+        self.num_heads = num_heads
+        self.head_dim = head_dim
+        self.q = HeadLinear(dim, num_heads, head_dim, **dd)
+        self.kv = HeadLinear(dim, 2, num_heads, head_dim, **dd)
+        self.proj = HeadProjection(num_heads, head_dim, dim, **dd)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        B, Q, _ = x.shape
+        q = self.q(x).reshape(B, Q, self.num_heads, self.head_dim).transpose(1, 2)  # (B, h, Q, d)
+        kv = self.kv(y).reshape(B, y.shape[1], 2, self.num_heads, self.head_dim)  # (B, T, 2, h, d)
+        k, v = kv.permute(2, 0, 3, 1, 4).unbind(0)  # (B, h, T, d)
+        x = F.scaled_dot_product_attention(q, k, v).transpose(1, 2)  # (B, Q, h, d)
+        return self.proj(x.reshape(B, Q, self.num_heads * self.head_dim))  # (B, Q, D)
+
+
+class Mlp(nn.Module):
+    def __init__(self, dim: int, hidden: int, device=None, dtype=None) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(dim, hidden, device=device, dtype=dtype)
+        self.act = QuickGELU()
+        self.fc2 = nn.Linear(hidden, dim, device=device, dtype=dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(self.act(self.fc1(x)))
+
+
+class Block(nn.Module):
+    """A layer of the decoder; gives the query and what it has read, which the next layer's gate mixes in."""
+
+    def __init__(
+        self, dim: int, bottleneck: int, genes: LadderBlock, ladder: str, gate: bool, drop_path: float = 0.0,
+        device=None, dtype=None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        dd = {"device": device, "dtype": dtype}
+        self.ladder: nn.Module | None = None
+        if ladder != "none":
+            self.ladder = Bottleneck(dim, bottleneck, **dd) if ladder == "bottleneck" else nn.Linear(dim, dim, **dd)
+        self.gate = nn.Parameter(torch.zeros(1, **dd)) if gate else None
+        self.norm1 = nn.LayerNorm(dim, **dd)
+        self.norm3 = nn.LayerNorm(dim, **dd)  # of the tower's tokens
+        self.attn = CrossAttention(dim, genes.num_heads, genes.head_dim, **dd)
+        self.drop_path1 = DropPath(drop_path)
+        self.norm2 = nn.LayerNorm(dim, **dd)
+        self.mlp = Mlp(dim, int(dim * genes.mlp_ratio), **dd)
+        self.drop_path2 = DropPath(drop_path)
+
+    def forward(self, x: Tensor, y: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
+        if self.ladder is not None:
+            y = y + self.ladder(y)
+        if self.gate is not None:
+            y = torch.lerp(y, before, torch.sigmoid(self.gate / GATE_TEMPERATURE))
+        x = x + self.drop_path1(self.attn(self.norm1(x), self.norm3(y)))
+        return x + self.drop_path2(self.mlp(self.norm2(x))), y
+
+
+def build_tower(
+    name: str = TOWER,
+    pretrained: bool | str | Path = False,
+    img_size: Size = 224,
+    in_chans: int = 3,
+    device=None,
+    dtype=None,
+) -> nn.Module:
+    """A frozen timm ViT for any number of decoders.
+
+    Args:
+        pretrained: load the published weights, or those of a file. Without, they are random but the same each time, so
+            that what was trained on such a tower is of use again (in tests and trials).
+    """
+    device = torch.empty(0, device=device).device
+    args: dict[str, Any] = dict(num_classes=0, img_size=img_size, in_chans=in_chans)
+    if device.type == "meta":
+        with device:
+            tower = timm.create_model(name, **args)
+    else:
+        overlay = dict(file=str(pretrained)) if isinstance(pretrained, str | Path) else None
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            tower = timm.create_model(name, pretrained=bool(pretrained), pretrained_cfg_overlay=overlay, **args)
+    source = dict(name=name, pretrained=pretrained, img_size=img_size, in_chans=in_chans, dtype=dtype)
+    tower.tower_source = source  # type: ignore[assignment]
+    return tower.to(device=device, dtype=dtype)
+
+
+class Ladder(nn.Module):
+    """The decoder that an `Arch` of family "ladder" describes, and the frozen tower that it reads.
+
+    The tower is no submodule: it is in neither `parameters()` nor `state_dict()`, is never trained, and copies of the
+    model share it. It goes where the decoder goes. A model that leaves the meta device gets its tower built then.
+
+    The input is a batch of images, or of features that `tower_features` gave: (batch, layers, tokens, width), or a
+    list of the layers. A decoder with fewer layers takes the last ones.
+
+    Args:
+        arch: an `Arch`, its dict or JSON, or the path of a JSON file; its `patch_size` must be the tower's.
+        tower: the name of a timm ViT, or one that `build_tower` gave (or any other: it is frozen here).
+        pretrained_tower: load the tower's weights, or those of a file; of no effect if the tower is given built.
+        ladder: "bottleneck", "linear" or "none".
+        gate: mix what the layer before has read into what a layer reads.
+        drop_rate: dropout before the classifier.
+        drop_path_rate: stochastic depth of the last layer; it rises linearly from 0 at the first.
+    """
+
+    tower: nn.Module
+    global_pool = "token"
+
+    def __init__(
+        self,
+        arch: ArchLike,
+        tower: str | nn.Module = TOWER,
+        ladder: str = "bottleneck",
+        gate: bool = False,
+        img_size: Size = 224,
+        in_chans: int = 3,
+        num_classes: int = 1000,
+        global_pool: str = "token",
+        drop_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+        pretrained_tower: bool | str | Path = False,
+        device=None,
+        dtype=None,
+    ) -> None:
+        super().__init__()
+        dd = {"device": device, "dtype": dtype}
+        arch = Arch.parse(arch)
+        if arch.family != "ladder":
+            raise ValueError(
+                f"The architecture is of family {arch.family!r}, but Ladder builds family 'ladder'; use the model "
+                f"{arch.family!r}."
+            )
+        if ladder not in LADDERS:
+            raise ValueError(f"ladder is {ladder!r}, but must be one of {', '.join(map(repr, LADDERS))}.")
+        _check_pool(global_pool)
+        self.arch = arch
+        self.ladder = ladder
+        self.gate = gate
+        self.img_size = tuple(img_size) if isinstance(img_size, Sequence) else (img_size, img_size)
+        self.in_chans = in_chans
+        self.num_classes = num_classes
+        self.grad_checkpointing = False
+        if isinstance(tower, str):
+            tower = build_tower(tower, pretrained_tower, self.img_size, in_chans, **dd)
+        self._set_tower(tower)
+        self._check_tower()
+        vit: Any = tower
+        self.num_tokens = vit.patch_embed.num_patches + vit.num_prefix_tokens
+        self.embed_dim = self.num_features = self.head_hidden_size = vit.embed_dim
+
+        self.query = nn.Parameter(torch.zeros(1, 1, self.embed_dim, **dd))
+        step = drop_path_rate / max(arch.depths[0] - 1, 1)
+        self.blocks = nn.ModuleList(
+            self.make_block(arch, 0, i, drop_path=step * i, **dd) for i in range(arch.depths[0])
+        )
+        self.norm = nn.LayerNorm(self.embed_dim, **dd)
+        self.head_drop = nn.Dropout(drop_rate)
+        self.head = nn.Linear(self.embed_dim, num_classes, **dd) if num_classes else nn.Identity()
+        self.init_weights(needs_reset=False)
+
+    # The tower
+
+    def _set_tower(self, tower: nn.Module) -> None:
+        self.__dict__["tower"] = tower.eval().requires_grad_(False)  # past nn.Module, which would register it
+
+    def _check_tower(self) -> None:
+        tower: Any = self.tower
+        name = (getattr(tower, "pretrained_cfg", None) or {}).get("architecture", type(tower).__name__)
+        if not all(hasattr(tower, part) for part in ("blocks", "num_prefix_tokens", "forward_intermediates")):
+            raise ValueError(f"The tower is {name}, but must be a timm vision transformer; take one such as {TOWER!r}.")
+        embed = tower.patch_embed
+        size, chans, patch = tuple(embed.img_size), embed.proj.weight.shape[1], embed.patch_size[0]
+        if (size, chans) != (self.img_size, self.in_chans):
+            raise ValueError(
+                f"The tower {name} is built for img_size {size} and in_chans {chans}, but the decoder for "
+                f"{self.img_size} and {self.in_chans}; build both for the same."
+            )
+        if patch != self.arch.patch_size:
+            raise ValueError(
+                f"The architecture has patch_size {self.arch.patch_size}, but the tower {name} has {patch}; set the "
+                "architecture's to the tower's."
+            )
+        if self.arch.depths[0] > len(tower.blocks):
+            raise ValueError(
+                f"The decoder has {self.arch.depths[0]} layers, but the tower {name} only {len(tower.blocks)} blocks; "
+                "take fewer layers or a deeper tower."
+            )
+
+    @staticmethod
+    def shared_args(args: Mapping[str, Any], device=None) -> dict[str, Any]:
+        """Arguments of the constructor with the tower built, for any number of decoders that share it."""
+        tower = args.get("tower", TOWER)
+        if isinstance(tower, str):
+            pretrained = args.get("pretrained_tower", False)
+            tower = build_tower(tower, pretrained, args.get("img_size", 224), args.get("in_chans", 3), device)
+        return {**args, "tower": tower}
+
+    def model_args(self) -> dict[str, Any]:
+        """The arguments of the constructor that make this model besides its architecture, size and classes."""
+        source = getattr(self.tower, "tower_source", None)
+        if source is None:
+            raise ValueError("The tower is a module that cannot be found again; give it by its name in timm.")
+        pretrained = source["pretrained"]  # type: ignore[index]
+        return {
+            "tower": source["name"],  # type: ignore[index]
+            "pretrained_tower": str(pretrained) if isinstance(pretrained, Path) else pretrained,
+            "ladder": self.ladder,
+            "gate": self.gate,
+        }
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Ladder":
+        super()._apply(fn, recurse)
+        here, there = self.query.device, next(self.tower.parameters()).device
+        if here != there and here.type != "meta":
+            if there.type != "meta":
+                self._set_tower(copy.deepcopy(self.tower).to(here))  # a copy: others may read this one
+            elif hasattr(self.tower, "tower_source"):
+                self._set_tower(build_tower(**self.tower.tower_source, device=here))  # type: ignore[arg-type]
+            else:
+                raise ValueError("The tower has no weights (it is on the meta device); give it by its name in timm.")
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Ladder":
+        twin = self.__class__.__new__(self.__class__)
+        memo |= {id(self): twin, id(self.tower): self.tower}
+        twin.__dict__ = copy.deepcopy(self.__dict__, memo)
+        return twin
+
+    @torch.no_grad()  # not inference_mode: the decoder's backward pass needs the features
+    def tower_features(self, images: Tensor, depth: int | None = None) -> Tensor:
+        """What decoders of up to `depth` layers (as many as this one has) read: (batch, depth, tokens, width)."""
+        if images.ndim != 4 or tuple(images.shape[1:]) != (self.in_chans, *self.img_size):
+            raise ValueError(
+                f"The input has shape {list(images.shape)}, but must be (batch, {self.in_chans}, {self.img_size[0]}, "
+                f"{self.img_size[1]}), or (batch, layers, {self.num_tokens}, {self.embed_dim}) for features; resize "
+                "the images, or build the model for theirs."
+            )
+        tower: Any = self.tower
+        if tower.training:
+            tower.eval()
+        taken = tower.forward_intermediates(
+            images.to(next(tower.parameters()).dtype),
+            indices=len(self.blocks) if depth is None else depth,
+            return_prefix_tokens=True,
+            output_fmt="NLC",
+            intermediates_only=True,
+        )
+        layers = [torch.cat([y[1], y[0]], dim=1) if isinstance(y, tuple) else y for y in taken]  # (B, T, D)
+        return torch.stack(layers, dim=1)  # (B, depth, T, D)
+
+    def _layers(self, x: Tensor | Sequence[Tensor]) -> list[Tensor]:
+        if not isinstance(x, Tensor):
+            x = torch.stack(list(x), dim=1)  # (B, layers, T, D)
+        if x.ndim != 4 or tuple(x.shape[2:]) != (self.num_tokens, self.embed_dim):
+            x = self.tower_features(x)
+        if x.shape[1] < len(self.blocks):
+            raise ValueError(
+                f"The features have {x.shape[1]} layers, but the decoder reads {len(self.blocks)}; take them with "
+                f"tower_features(images, depth={len(self.blocks)}) or more."
+            )
+        return list(x[:, -len(self.blocks) :].to(self.query.dtype).unbind(1))
+
+    # The decoder
+
+    def make_block(
+        self, arch: Arch, stage: int, index: int, *, drop_path: float = 0.0, device=None, dtype=None
+    ) -> Block:
+        """One layer as the constructor builds it: genes and bottleneck decide, and the tower's width."""
+        where: Stage = arch.stages[stage]
+        genes = where.blocks[index]
+        assert isinstance(genes, LadderBlock)
+        return Block(
+            self.embed_dim, where.embed_dim, genes, self.ladder, self.gate, drop_path, device=device, dtype=dtype
+        )
+
+    @staticmethod
+    def blocks_path(stage: int) -> str:
+        return "blocks"
+
+    def init_weights(self, mode: str = "", needs_reset: bool = True) -> None:
+        """Initialise the decoder; `needs_reset` also where modules have initialised themselves."""
+        if mode:
+            raise ValueError(f"The initialisation mode is {mode!r}, but Ladder has one only; leave the mode empty.")
+
+        def init(module: nn.Module, name: str = "") -> None:
+            if isinstance(module, nn.Linear):
+                if name.endswith(("ladder.up", "ladder")):
+                    nn.init.zeros_(module.weight)
+                else:
+                    trunc_normal_(module.weight, std=0.02)
+                nn.init.zeros_(module.bias)
+            elif needs_reset and not isinstance(module, Ladder):
+                getattr(module, "reset_parameters", lambda: None)()
+            if isinstance(module, Block) and module.gate is not None:
+                nn.init.zeros_(module.gate)
+
+        nn.init.zeros_(self.query)
+        named_apply(init, self)
+
+    def no_weight_decay(self) -> set[str]:
+        return {"query"} | {n for n, p in self.named_parameters() if n.endswith(".bias") and p.ndim > 1}  # factored
+
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        return dict(stem=r"^query", blocks=[(r"^blocks\.(\d+)", None), (r"^norm", (99999,))])
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        self.grad_checkpointing = enable
+
+    def get_classifier(self) -> nn.Module:
+        return self.head
+
+    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
+        _check_pool(global_pool)
+        dd = get_device_dtype(self)
+        self.num_classes = num_classes
+        self.head = nn.Linear(self.embed_dim, num_classes, **dd) if num_classes else nn.Identity()
+        self.head.train(self.training)
+        if isinstance(self.head, nn.Linear):
+            trunc_normal_(self.head.weight, std=0.02)
+            nn.init.zeros_(self.head.bias)
+
+    def forward_features(self, x: Tensor | Sequence[Tensor]) -> Tensor:
+        """The query after the last layer and the norm, (batch, width)."""
+        layers = self._layers(x)
+        query, read = self.query.expand(layers[0].shape[0], -1, -1), layers[0]  # (B, 1, D), (B, T, D)
+        for block, y in zip(self.blocks, layers, strict=True):
+            query, read = checkpoint(block, query, y, read) if self.grad_checkpointing else block(query, y, read)
+        return self.norm(query[:, 0])
+
+    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        x = self.head_drop(x)
+        return x if pre_logits else self.head(x)
+
+    def forward(self, x: Tensor | Sequence[Tensor]) -> Tensor:
+        return self.forward_head(self.forward_features(x))
+
+
+def _check_pool(global_pool: str | None) -> None:
+    if global_pool not in (None, "token"):
+        raise ValueError(f"global_pool is {global_pool!r}, but must be 'token': a decoder has one query, none to pool.")
+
+
+# Registration
+
+
+def _create_ladder(variant: str, pretrained: bool = False, **kwargs: Any) -> Ladder:
+    if pretrained:
+        cfg = resolve_pretrained_cfg(variant, kwargs.get("pretrained_cfg"), kwargs.get("pretrained_cfg_overlay"))
+        if not (cfg.has_weights or cfg.state_dict):
+            raise ValueError(
+                f"No decoder weights of {variant} are published; use pretrained=False with pretrained_tower=True, or "
+                "load a trained folder with timm.create_model('local-dir:<folder>', pretrained=True)."
+            )
+    if kwargs.pop("features_only", False):
+        raise ValueError(f"{variant} is a decoder without feature maps; use features_only with its tower, {TOWER!r}.")
+    return build_model_with_cfg(Ladder, variant, pretrained, **kwargs)
+
+
+def _cfg(**kwargs: Any) -> dict[str, Any]:
+    return {
+        "num_classes": 1000,
+        "input_size": (3, 224, 224),
+        "pool_size": None,
+        "crop_pct": 0.9,
+        "interpolation": "bicubic",
+        "fixed_input_size": True,
+        "mean": OPENAI_CLIP_MEAN,
+        "std": OPENAI_CLIP_STD,
+        "first_conv": None,  # the tower's, which is not ours to adapt
+        "classifier": "head",
+        "license": "apache-2.0",
+        **kwargs,
+    }
+
+
+default_cfgs = generate_default_cfgs({"clip_ladder_base.untrained": _cfg(), "clip_ladder.untrained": _cfg()})
+
+BASE = Arch("ladder", (Stage(384, (LadderBlock(num_heads=12, head_dim=64, mlp_ratio=4.0),) * 4),))
+
+
+@register_model
+def clip_ladder_base(pretrained: bool = False, **kwargs: Any) -> Ladder:
+    """S4's decoder before any search: 4 layers of 12 heads, MLP ratio 4, bottleneck 384."""
+    return _create_ladder("clip_ladder_base", pretrained, **{"arch": BASE, **kwargs})
+
+
+@register_model
+def clip_ladder(pretrained: bool = False, **kwargs: Any) -> Ladder:
+    """Any decoder: `timm.create_model("clip_ladder", arch=...)`; S4's baseline unless one is given."""
+    return _create_ladder("clip_ladder", pretrained, **{"arch": BASE, **kwargs})
