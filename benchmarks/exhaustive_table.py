@@ -59,12 +59,12 @@ def main() -> None:
     evaluator = Evaluator(supernet, data, ranks, log, Records(None), stop, price=Pricer(**SHAPE))  # type: ignore[arg-type]
     every, archs = np.arange(data.search_size), list(SPACE.enumerate())
     meter = log.progress("networks", len(archs))
-    rows = []
+    scores: list[float] = []
     for arch in archs:
-        rows.append([SPACE.values(arch), round(100 * float(evaluator.correct(arch, every).mean()), 4)])
-        meter.update(len(rows))
-    scores = [score for _, score in rows]
-    log.say(f"{len(rows)} networks: {min(scores):.2f} to {max(scores):.2f} %, mean {np.mean(scores):.2f} %")
+        scores.append(round(100 * float(evaluator.correct(arch, every).mean()), 4))
+        meter.update(len(scores))
+    log.say(f"{len(scores)} networks: {min(scores):.2f} to {max(scores):.2f} %, mean {np.mean(scores):.2f} %")
+    rows = [[SPACE.values(arch), score] for arch, score in zip(archs, scores, strict=True)]
     table = {"images": data.search_size, "space": SPACE.to_dict(), "networks": rows}
     arguments.out.parent.mkdir(exist_ok=True)
     arguments.out.write_bytes(gzip.compress(json.dumps(table).encode(), mtime=0))

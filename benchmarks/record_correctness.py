@@ -67,7 +67,8 @@ def main() -> None:
         )  # fmt: skip
     # The generations are those of a search in which every candidate sees every image.
     engine = Evolution(SPACE, seed=0, generations=arguments.generations, identity=evaluator.identity)
-    generations, rows = [], []
+    generations: list[list[Arch]] = []
+    rows: list[np.ndarray] = []
     while archs := engine.ask():
         path = arguments.work / f"generation-{len(generations)}.npy"
         if not path.exists():

@@ -1,7 +1,8 @@
 """Parameters and multiply-accumulates of an `Arch` in closed form: no model is built, torch is not needed.
 
 `params` equals the built model's parameter count and `macs` half of what `torch.utils.flop_counter` counts in its
-forward pass, exactly. `macs_paper` follows the convention of the family's paper where that differs.
+forward pass, exactly. `macs_paper` follows the convention of the family's paper where that differs. Of family
+"ladder" the decoder is priced (a bottleneck, no gate) beside a tower of width `tower_dim`, which itself is left out.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ Size = int | tuple[int, int]
 RELATIVE_ROWS = 30  # AutoFormer: distances -14..14, and a row for pairs with the class token
 SHUNTED_STEM = 64  # channels of the stem's convolutions, whatever the width of the network
 SHUNTED_RATES = ((8, 4), (4, 2), (2, 1), ())  # by stage: how far each half of the heads has its tokens merged
-TOWER_DIM = 768  # width of the tower that a ladder decoder reads: CLIP ViT-B's
+TOWER_DIM = 768  # of the frozen tower that a ladder decoder reads: CLIP ViT-B's width
 
 
 class Shape(NamedTuple):
@@ -25,21 +26,28 @@ class Shape(NamedTuple):
     width: int
     num_classes: int
     in_chans: int
+    tower_dim: int  # family "ladder" only
 
 
-def params(arch: Arch, *, img_size: Size = 224, num_classes: int = 1000, in_chans: int = 3) -> int:
+def params(
+    arch: Arch, *, img_size: Size = 224, num_classes: int = 1000, in_chans: int = 3, tower_dim: int = TOWER_DIM
+) -> int:
     """Trainable parameters of the built model."""
-    return _FAMILIES[_known(arch)].params(arch, _shape(img_size, num_classes, in_chans))
+    return _FAMILIES[_known(arch)].params(arch, _shape(img_size, num_classes, in_chans, tower_dim))
 
 
-def macs(arch: Arch, *, img_size: Size = 224, num_classes: int = 1000, in_chans: int = 3) -> int:
+def macs(
+    arch: Arch, *, img_size: Size = 224, num_classes: int = 1000, in_chans: int = 3, tower_dim: int = TOWER_DIM
+) -> int:
     """Multiply-accumulates of one forward pass on one image, as executed."""
-    return _FAMILIES[_known(arch)].macs(arch, _shape(img_size, num_classes, in_chans))
+    return _FAMILIES[_known(arch)].macs(arch, _shape(img_size, num_classes, in_chans, tower_dim))
 
 
-def macs_paper(arch: Arch, *, img_size: Size = 224, num_classes: int = 1000, in_chans: int = 3) -> int:
+def macs_paper(
+    arch: Arch, *, img_size: Size = 224, num_classes: int = 1000, in_chans: int = 3, tower_dim: int = TOWER_DIM
+) -> int:
     """Multiply-accumulates in the convention of the family's paper (S3 counts what is executed)."""
-    return _FAMILIES[_known(arch)].macs_paper(arch, _shape(img_size, num_classes, in_chans))
+    return _FAMILIES[_known(arch)].macs_paper(arch, _shape(img_size, num_classes, in_chans, tower_dim))
 
 
 def _known(arch: Arch) -> str:
@@ -48,14 +56,14 @@ def _known(arch: Arch) -> str:
     return arch.family
 
 
-def _shape(img_size: Size, num_classes: int, in_chans: int) -> Shape:
+def _shape(img_size: Size, num_classes: int, in_chans: int, tower_dim: int) -> Shape:
     height, width = (img_size, img_size) if isinstance(img_size, int) else img_size
-    if min(height, width, in_chans) < 1 or num_classes < 0:
+    if min(height, width, in_chans, tower_dim) < 1 or num_classes < 0:
         raise ValueError(
-            f"img_size {img_size}, in_chans {in_chans} and num_classes {num_classes} were given; the first two must be"
-            " positive, the last 0 or more."
+            f"img_size {img_size}, in_chans {in_chans}, tower_dim {tower_dim} and num_classes {num_classes} were given;"
+            " the first three must be positive, the last 0 or more."
         )
-    return Shape(height, width, num_classes, in_chans)
+    return Shape(height, width, num_classes, in_chans, tower_dim)
 
 
 def _head(dim: int, shape: Shape) -> int:
@@ -281,8 +289,9 @@ def _ladder_blocks(arch: Arch) -> Iterator[tuple[int, LadderBlock]]:
 
 
 def _ladder_params(arch: Arch, shape: Shape) -> int:
-    dim = TOWER_DIM
-    return 3 * dim + _head(dim, shape) + sum(
+    dim = shape.tower_dim
+    frame = 3 * dim + _head(dim, shape)  # query, norm, classifier
+    return frame + sum(
         6 * dim + 2 * dim * bottleneck + bottleneck + dim + _attention(dim, b.qkv_dim) + _mlp(dim, b.mlp_ratio)
         for bottleneck, b in _ladder_blocks(arch)
     )
@@ -290,7 +299,7 @@ def _ladder_params(arch: Arch, shape: Shape) -> int:
 
 def _ladder_macs(arch: Arch, shape: Shape) -> int:
     """Keys, values and the ladder run on every token of the tower, the rest on the query alone."""
-    dim, tokens = TOWER_DIM, _grid(arch, shape) + 1
+    dim, tokens = shape.tower_dim, _grid(arch, shape) + 1
     return dim * shape.num_classes + sum(
         2 * tokens * (dim * bottleneck + dim * b.qkv_dim + b.qkv_dim) + 2 * dim * (b.qkv_dim + int(dim * b.mlp_ratio))
         for bottleneck, b in _ladder_blocks(arch)

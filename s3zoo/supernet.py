@@ -347,4 +347,6 @@ def _shallow(module: nn.Module) -> nn.Module:
 
 
 def _container_like(container: nn.Module | None, blocks: list[nn.Module]) -> nn.Module:
-    return nn.ModuleList(blocks) if isinstance(container, nn.ModuleList) else nn.Sequential(*blocks)
+    twin = _shallow(container)  # type: ignore[arg-type]
+    twin._modules = {str(i): block for i, block in enumerate(blocks)}
+    return twin

@@ -1,6 +1,7 @@
 """Settings shared by all tests."""
 
 import os
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -17,3 +18,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if "gpu" in item.keywords:
                 item.add_marker(pytest.mark.skip(reason="needs CUDA"))
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Small tensors gain nothing from a second thread and wait for it on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

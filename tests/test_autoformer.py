@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,8 @@ from s3zoo.arch import Arch, AutoFormerBlock, S3Block, Stage
 from s3zoo.models import official
 from s3zoo.models.autoformer import AutoFormer, checkpoint_filter_fn, subnet_state_dict
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 SIZES = ("tiny", "small", "base")
 SMALL_ARCH = Arch(
     "autoformer", (Stage(24, tuple(AutoFormerBlock(h, 8, r) for h, r in ((2, 2.0), (3, 1.5), (1, 3.0)))),), patch_size=4
@@ -37,15 +38,6 @@ def to_arch(subnet: reference.Subnet, head_dim: int = 64, patch_size: int = 16) 
 @cache
 def supernet(size: str) -> dict[str, Tensor]:
     return reference.random_supernet(*reference.SUPERNETS[size][:3], seed=SIZES.index(size))
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """These are many small products: on a busy machine, threads that wait for each other cost more than they gain."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

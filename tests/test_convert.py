@@ -12,7 +12,7 @@ import random
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,15 +31,9 @@ from s3zoo.arch import Arch, AutoFormerBlock, Stage
 from s3zoo.convert import convert
 from s3zoo.models.official import read_checkpoint
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 ROOT = Path(__file__).resolve().parent.parent
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def to_arch(subnet: reference.Subnet, head_dim: int = 64, patch_size: int = 16) -> Arch:

@@ -21,6 +21,8 @@ from s3zoo.space import GLIT_TINY, S3_INITIAL, S4_SWIN, Space, _autoformer, glit
 from s3zoo.training.log import Log
 from s3zoo.training.loop import Interrupted, Stop
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 S3_SPACE = s3_space(
     "small_s3", (1, 2, 3), (48, 64), (4, 8), (2,), (2, 4), steps=(1, 16, 4, 1, 1), head_dim=16, num_stages=2
 )
@@ -29,14 +31,6 @@ GLIT_SPACE = glit_space(
     "small_glit", 48, 3, depth=3, kernels=(3, 5), expansions=(1, 2), head_dims=(16,), mlp=(2, 4), patch_size=4
 )
 SHAPE = {"img_size": 32, "num_classes": 10, "in_chans": 3}
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def filled(space: Space, **shape) -> LatencyTable:

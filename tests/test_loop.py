@@ -116,7 +116,7 @@ def test_accumulation_gives_the_gradient_of_the_whole_batch(tmp_path):
 
 def test_sandwich_sums_the_gradients_of_its_four_networks(tmp_path):
     config = dataclasses.replace(
-        TRAIN, epochs=1, batch_size=96, opt="sgd", lr=0.5, momentum=0.0, weight_decay=0.0, warmup_epochs=0,
+        TRAIN, epochs=1, batch_size=96, opt="momentum", lr=0.5, momentum=0.0, weight_decay=0.0, warmup_epochs=0,
         schedule="constant", sampling="sandwich", drop_path=0.0, label_smoothing=0.1,
     )  # fmt: skip
     net, reference = supernet(drop_path_rate=0.0), supernet(drop_path_rate=0.0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -27,16 +26,10 @@ from s3zoo.search.space_search import SpaceSearch
 from s3zoo.space import AUTOFORMER_BASE, AUTOFORMER_SMALL, AUTOFORMER_TINY, GLIT_TINY, Space, _autoformer
 from s3zoo.training.config import Data, Train, load_config
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 # Inside a supernet like the published ones in all but size: 128 wide, 4 heads of 32, columns that are never used.
 SMALL = _autoformer("small", (2, 3), (64, 96), (2, 3, 4), (2, 3.5), head_dim=32, patch_size=16)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @cache

@@ -3,7 +3,6 @@
 import math
 import re
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,8 @@ from torch import Tensor, nn
 
 from s3zoo.arch import Arch, S3Block, Stage
 from s3zoo.models.s3 import S3, Block, WindowAttention, checkpoint_filter_fn, timm_model_args, to_timm_state_dict
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 # One set of genes per stage, in timm's words and in ours; Q-K-V widths differ from the embedding widths.
 TIMM_ARGS: dict[str, Any] = dict(
@@ -35,14 +36,6 @@ def arch_of(args: dict[str, Any]) -> Arch:
 
 
 ARCH = arch_of(TIMM_ARGS)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # nothing here is large
-    yield
-    torch.set_num_threads(threads)
 
 
 def randomise(model: nn.Module, seed: int = 0) -> nn.Module:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,13 +19,7 @@ from s3zoo.models import shunted
 from s3zoo.models.shunted import Shunted
 from s3zoo.space import S4_SHUNTED
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def load(name: str, state: dict[str, Any], **kwargs: Any) -> Any:

@@ -1,7 +1,6 @@
 """Views are slices of the bank: same outputs as extracted models bit for bit, same gradients as slicing by autograd."""
 
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -11,6 +10,8 @@ from torch.func import functional_call
 
 from s3zoo.space import S4_SHUNTED, S4_SWIN, Dim, Space, _autoformer, glit_space, s3_space
 from s3zoo.supernet import Supernet, recalibrate
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 SPACES = {
     "s3": s3_space(
@@ -43,15 +44,6 @@ SPACES = {
         patch_size=2,
     ),
 }
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Small tensors gain nothing from a second thread and wait for it on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def supernet(family: str, **options) -> Supernet:

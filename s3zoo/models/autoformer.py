@@ -5,67 +5,34 @@ A class token is part of the sequence but not of the output, which is the mean o
 absolute (`pos_embed`) and relative: per block, two tables (vertical, horizontal) for the keys and two for the values.
 """
 
-import math
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.layers import (
     Mlp,
-    PatchEmbed,
-    calculate_drop_path_rates,
-    get_device_dtype,
-    global_pool_nlc,
     register_notrace_function,
-    resample_abs_pos_embed,
 )
-from timm.models import build_model_with_cfg, checkpoint, generate_default_cfgs, named_apply, register_model
+from timm.models import checkpoint, generate_default_cfgs, register_model
 from timm.models._builder import resolve_pretrained_cfg
-from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
 from s3zoo.arch import Arch, AutoFormerBlock, Stage
 from s3zoo.cost import RELATIVE_ROWS
 from s3zoo.models import official
+from s3zoo.models.frame import Plain
 from s3zoo.models.layers import DropPath, HeadProjection, QkvLinear, trunc_normal_
+from s3zoo.models.loading import IMAGENET, NOTHING_PUBLISHED, build, fit_pos_embed, fit_weights, unwrap
 
 __all__ = ["AutoFormer", "checkpoint_filter_fn", "largest_arch", "subnet_state_dict"]  # register_model adds the others
 
-ArchLike = Arch | Mapping[str, Any] | str | Path
-POOLS = ("avg", "token", "max", "avgmax", "")
+MAX_DISTANCE = RELATIVE_ROWS // 2 - 1  # the rows are one for the class token and -14..14
 
 
 @torch.fx.wrap
 @register_notrace_function
-def check_images(x: Tensor, in_chans: int, patch_size: int, img_size: tuple[int, int], dynamic: bool) -> Tensor:
-    if x.ndim != 4 or x.shape[1] != in_chans:
-        raise ValueError(
-            f"The input has shape {list(x.shape)}, but must be (batch, {in_chans}, height, width); convert the images "
-            f"or build the model with another in_chans."
-        )
-    height, width = x.shape[2], x.shape[3]
-    if not dynamic and (height != img_size[0] or width != img_size[1]):
-        raise ValueError(
-            f"The images are {height} x {width}, but the model is built for {img_size[0]} x {img_size[1]}; resize "
-            f"them, call set_input_size, or build the model with this img_size or with dynamic_img_size=True."
-        )
-    if height < patch_size or width < patch_size or height % patch_size != 0 or width % patch_size != 0:
-        raise ValueError(
-            f"The images are {height} x {width}, but both sides must be multiples of the patch size {patch_size}; "
-            f"resize or pad them."
-        )
-    return x
-
-
-@torch.fx.wrap
-@register_notrace_function
-def relative_rows(x: Tensor, height: int, width: int, max_distance: int) -> tuple[Tensor, Tensor]:
+def relative_rows(x: Tensor, height: int, width: int, max_distance: int = MAX_DISTANCE) -> tuple[Tensor, Tensor]:
     """Which table row belongs to a query token and a line of keys, for tokens (class, then the grid row by row).
 
     Keys on one grid row share their vertical distance to a query, so there is one entry per query and grid row, and in
@@ -147,7 +114,7 @@ class Block(nn.Module):
         return x + self.drop_path2(self.mlp(self.norm2(x)))
 
 
-class AutoFormer(nn.Module):
+class AutoFormer(Plain):
     """The network that an `Arch` of family "autoformer" describes.
 
     Args:
@@ -159,62 +126,10 @@ class AutoFormer(nn.Module):
         dynamic_img_size: take any input size and resize the position embedding to it.
     """
 
-    dynamic_img_size: torch.jit.Final[bool]
-
-    def __init__(
-        self,
-        arch: ArchLike,
-        img_size: int | tuple[int, int] = 224,
-        in_chans: int = 3,
-        num_classes: int = 1000,
-        global_pool: str = "avg",
-        drop_rate: float = 0.0,
-        drop_path_rate: float = 0.0,
-        dynamic_img_size: bool = False,
-        device=None,
-        dtype=None,
-    ) -> None:
-        super().__init__()
-        dd = {"device": device, "dtype": dtype}
-        arch = Arch.parse(arch)
-        if arch.family != "autoformer":
-            raise ValueError(
-                f"The architecture is of family {arch.family!r}, but AutoFormer builds family 'autoformer'; use the "
-                f"model {arch.family!r}."
-            )
-        self.arch = arch
-        self.num_classes = num_classes
-        self.in_chans = in_chans
-        self.global_pool = _pool(global_pool)
-        self.dynamic_img_size = dynamic_img_size
-        self.output_fmt = "NLC"
-        self.embed_dim = self.num_features = self.head_hidden_size = arch.embed_dims[0]
-        self.num_prefix_tokens = 1
-        self.patch_size = arch.patch_size
-        self.max_distance = RELATIVE_ROWS // 2 - 1  # the rows are one for the class token and -14..14
-        self.grad_checkpointing = False
-
-        self.patch_embed = PatchEmbed(
-            img_size=_to_size(img_size, arch.patch_size),
-            patch_size=arch.patch_size,
-            in_chans=in_chans,
-            embed_dim=self.embed_dim,
-            flatten=False,
-            strict_img_size=False,
-            **dd,
-        )
-        self.cls_token = nn.Parameter(torch.empty(1, 1, self.embed_dim, **dd))
-        self.pos_embed = nn.Parameter(torch.empty(1, 1 + self.patch_embed.num_patches, self.embed_dim, **dd))
-        depth = arch.depths[0]
-        rates: Any = calculate_drop_path_rates(drop_path_rate, depth)
-        self.blocks = nn.ModuleList(self.make_block(arch, 0, i, drop_path=rates[i], **dd) for i in range(depth))
-        self.feature_info = [
-            dict(num_chs=self.embed_dim, reduction=arch.patch_size, module=f"blocks.{i}") for i in range(depth)
-        ]
-        self.norm: nn.Module = nn.LayerNorm(self.embed_dim, eps=1e-5, **dd)
-        self.head_drop = nn.Dropout(drop_rate)
-        self.head: nn.Module = nn.Linear(self.embed_dim, num_classes, **dd) if num_classes > 0 else nn.Identity()
-        self.init_weights(needs_reset=False)
+    family = "autoformer"
+    no_decay = Plain.no_decay + r"|\.attn\.rel_[kv]_"
+    pools = ("avg", "token", "max", "avgmax", "")
+    norm_eps = 1e-5
 
     @staticmethod
     def make_block(arch: Arch, stage: int, index: int, *, drop_path: float = 0.0, device=None, dtype=None) -> nn.Module:
@@ -223,164 +138,23 @@ class AutoFormer(nn.Module):
         assert isinstance(genes, AutoFormerBlock)
         return Block(arch.stages[stage].embed_dim, genes, drop_path, device=device, dtype=dtype)
 
-    @staticmethod
-    def blocks_path(stage: int) -> str:
-        return "blocks"
-
-    @torch.jit.ignore
-    def init_weights(self, mode: str = "", needs_reset: bool = True) -> None:
-        """Linear layers N(0, 0.02) truncated, biases 0; with `needs_reset` also every layer that resets itself."""
-
-        def init(module: Any, name: str = "") -> None:
-            if isinstance(module, nn.Linear):
-                _init_linear(module)
-            elif needs_reset and hasattr(module, "reset_parameters"):
-                module.reset_parameters()
-
-        if mode:
-            raise ValueError(f"The initialisation mode is {mode!r}, but AutoFormer has one only; leave the mode empty.")
-        trunc_normal_(self.pos_embed, std=0.02)
-        trunc_normal_(self.cls_token, std=0.02)
-        named_apply(init, self)
-
-    @torch.jit.ignore
-    def no_weight_decay(self) -> set[str]:
-        # Tokens, tables, and biases that are factored here and therefore not 1-D.
-        exempt = re.compile(r"^(pos_embed|cls_token)$|\.attn\.rel_[kv]_|\.qkv\.bias$")
-        return {name for name, _ in self.named_parameters() if exempt.search(name)}
-
-    @torch.jit.ignore
-    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
-        return dict(stem=r"^cls_token|pos_embed|patch_embed", blocks=[(r"^blocks\.(\d+)", None), (r"^norm", (99999,))])
-
-    @torch.jit.ignore
-    def set_grad_checkpointing(self, enable: bool = True) -> None:
-        self.grad_checkpointing = enable
-
-    @torch.jit.ignore
-    def get_classifier(self) -> nn.Module:
-        return self.head
-
     @torch.jit.ignore
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        dd = get_device_dtype(self)
-        self.num_classes = num_classes
-        if global_pool is not None:
-            self.global_pool = _pool(global_pool)
-        self.head = _init_linear(nn.Linear(self.embed_dim, num_classes, **dd)) if num_classes > 0 else nn.Identity()
-        self.head.train(self.training)
+        super().reset_classifier(num_classes, global_pool)
+        self.init_layer(self.head)
 
-    @torch.jit.ignore
-    def set_input_size(self, img_size: int | tuple[int, int]) -> None:
-        """Build for another input size: the position embedding is resized, relative positions need nothing."""
-        old = self.patch_embed.grid_size
-        self.patch_embed.set_input_size(_to_size(img_size, self.patch_size))
-        new = self.patch_embed.grid_size
-        if new != old:
-            resized = resample_abs_pos_embed(self.pos_embed.detach(), new_size=list(new), old_size=list(old))
-            self.pos_embed = nn.Parameter(resized, requires_grad=self.pos_embed.requires_grad)
-
-    def embed(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Tokens (B, N, C), the class token first, and the table rows of relative positions."""
-        x = check_images(x, self.in_chans, self.patch_size, self.patch_embed.img_size, self.dynamic_img_size)
-        x = self.patch_embed(x)
-        h, w = x.shape[2], x.shape[3]
-        x = x.flatten(2).transpose(1, 2)  # (B, h * w, C)
-        pos_embed = self.pos_embed
-        if self.dynamic_img_size:
-            pos_embed = resample_abs_pos_embed(pos_embed, new_size=[h, w], old_size=self.patch_embed.grid_size)
-        x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], dim=1) + pos_embed  # (B, N, C)
-        vertical, horizontal = relative_rows(x, h, w, self.max_distance)
-        return x, vertical, horizontal
-
-    @torch.jit.ignore
-    def forward_intermediates(
-        self,
-        x: Tensor,
-        indices: int | list[int] | None = None,
-        return_prefix_tokens: bool = False,
-        norm: bool = False,
-        stop_early: bool = False,
-        output_fmt: str = "NCHW",
-        intermediates_only: bool = False,
-    ) -> Any:
-        """The outputs of the blocks in `indices` (the last n if an int), and the final features.
-
-        Args:
-            return_prefix_tokens: give pairs of a map and the class token (B, 1, C).
-            norm: apply the final norm to every map.
-            stop_early: run no block after the last one that is wanted.
-            output_fmt: "NCHW" or "NLC".
-        """
-        if output_fmt not in ("NCHW", "NLC"):
-            raise ValueError(f"output_fmt is {output_fmt!r}, but must be 'NCHW' or 'NLC'.")
-        take, last = feature_take_indices(len(self.blocks), indices)
-        h, w = x.shape[-2] // self.patch_size, x.shape[-1] // self.patch_size
-        x, vertical, horizontal = self.embed(x)
-        maps: list[Any] = []
-        for i, block in enumerate(self.blocks[: last + 1] if stop_early else self.blocks):
-            run = partial(checkpoint, block) if self.grad_checkpointing else block
-            x = run(x, vertical, horizontal)
-            if i in take:
-                y = self.norm(x) if norm else x
-                tokens = y[:, 1:]
-                if output_fmt == "NCHW":
-                    tokens = tokens.transpose(1, 2).reshape(x.shape[0], -1, h, w)  # (B, C, h, w)
-                maps.append((tokens, y[:, :1]) if return_prefix_tokens else tokens)
-        return maps if intermediates_only else (self.norm(x), maps)
-
-    @torch.jit.ignore
-    def prune_intermediate_layers(
-        self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
-    ) -> list[int]:
-        take, last = feature_take_indices(len(self.blocks), indices)
-        self.blocks = self.blocks[: last + 1]
-        stage = self.arch.stages[0]
-        self.arch = replace(self.arch, stages=(Stage(stage.embed_dim, stage.blocks[: last + 1]),))
-        if prune_norm:
-            self.norm = nn.Identity()
-        if prune_head:
-            self.reset_classifier(0, "")
-        return take
+    def positions(self, x: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
+        return relative_rows(x, height, width)
 
     def forward_features(self, x: Tensor) -> Tensor:
-        x, vertical, horizontal = self.embed(x)
+        x, height, width = self.embed(x)
+        vertical, horizontal = self.positions(x, height, width)
         for block in self.blocks:
             if self.grad_checkpointing and not torch.jit.is_scripting():
                 x = checkpoint(block, x, vertical, horizontal)
             else:
                 x = block(x, vertical, horizontal)
         return self.norm(x)
-
-    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        x = global_pool_nlc(x, pool_type=self.global_pool, num_prefix_tokens=self.num_prefix_tokens)
-        x = self.head_drop(x)
-        return x if pre_logits else self.head(x)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.forward_head(self.forward_features(x))
-
-
-def _init_linear(layer: nn.Linear) -> nn.Linear:
-    trunc_normal_(layer.weight, std=0.02)
-    nn.init.zeros_(layer.bias)
-    return layer
-
-
-def _pool(global_pool: str) -> str:
-    if global_pool not in POOLS:
-        raise ValueError(f"global_pool is {global_pool!r}, but must be one of {', '.join(map(repr, POOLS))}.")
-    return global_pool
-
-
-def _to_size(img_size: int | Sequence[int], patch_size: int) -> tuple[int, int]:
-    size = tuple(img_size) if isinstance(img_size, Sequence) else (img_size, img_size)
-    if len(size) != 2 or any(isinstance(s, bool) or not isinstance(s, int) or s < 1 or s % patch_size for s in size):
-        raise ValueError(
-            f"img_size is {img_size!r}, but must be a multiple of the patch size {patch_size}, or a pair (height, "
-            "width) of such."
-        )
-    return size
 
 
 # Checkpoints
@@ -495,50 +269,14 @@ def subnet_state_dict(state_dict: Mapping[str, Tensor], arch: Arch) -> dict[str,
 
 def checkpoint_filter_fn(state_dict: dict[str, Any], model: AutoFormer) -> dict[str, Tensor]:
     """Weights for `model` from our layout or an official supernet, the position embedding resized if need be."""
-    for key in ("model", "state_dict"):
-        if isinstance(state_dict.get(key), Mapping):
-            state_dict = state_dict[key]
-    state_dict = subnet_state_dict(state_dict, model.arch) if is_official(state_dict) else dict(state_dict)
-    _check_fits(state_dict, model)
-    pos_embed, new = state_dict["pos_embed"], model.patch_embed.grid_size
-    old = _source_grid(pos_embed.shape[1] - 1, model)
-    state_dict["pos_embed"] = resample_abs_pos_embed(pos_embed, new_size=list(new), old_size=list(old))
-    return state_dict
+    weights = unwrap(state_dict)
+    if is_official(weights):
+        weights = subnet_state_dict(weights, model.arch)
 
+    def adapt(name: str, value: Tensor, shape: torch.Size) -> Tensor:
+        return fit_pos_embed(value, model) if name == "pos_embed" else value
 
-def _check_fits(state_dict: Mapping[str, Tensor], model: AutoFormer) -> None:
-    """Names and shapes must be the model's, except for what is adapted: positions here, channels, classes by timm."""
-    expected = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
-    given = {name: list(tensor.shape) for name, tensor in state_dict.items()}
-    free = []
-    if given.get("pos_embed", [])[::2] == expected["pos_embed"][::2]:
-        free.append("pos_embed")
-    if model.in_chans != 3 and given.get("patch_embed.proj.weight", [0, 0])[1] == 3:
-        free.append("patch_embed.proj.weight")
-    if model.num_classes != (getattr(model, "pretrained_cfg", None) or {}).get("num_classes"):
-        free += ["head.weight", "head.bias"]
-    names = sorted((expected.keys() | given.keys()) - set(free))
-    wrong = [name for name in names if expected.get(name) != given.get(name)]
-    if wrong:
-        raise ValueError(
-            f"The checkpoint does not fit this AutoFormer: {wrong[0]} is {given.get(wrong[0], 'absent')} instead of "
-            f"{expected.get(wrong[0], 'absent')} (and {len(wrong) - 1} more such differences); give weights of this "
-            "architecture."
-        )
-
-
-def _source_grid(patches: int, model: AutoFormer) -> tuple[int, int]:
-    """The grid that a position embedding was made for: the one its config names, else the model's, else a square."""
-    size = (getattr(model, "pretrained_cfg", None) or {}).get("input_size")
-    named = [tuple(side // model.patch_size for side in size[-2:])] if size else []
-    side = math.isqrt(patches)
-    for grid in (*named, model.patch_embed.grid_size, (side, side)):
-        if grid[0] * grid[1] == patches:
-            return grid
-    raise ValueError(
-        f"The checkpoint's position embedding has {patches} patches, which is no square grid; name its input_size in "
-        "pretrained_cfg_overlay."
-    )
+    return fit_weights(weights, model, adapt)
 
 
 # Entrypoints
@@ -556,17 +294,9 @@ BASE = _arch(576, "9 9 9 9 9 10 9 9 10 9 10 9 9 10", (3.5, 3.5, 4, 3.5, 4, 3.5, 
 
 
 def _create_autoformer(variant: str, pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    feature_cfg = dict(out_indices=3, feature_cls="getter") | kwargs.pop("feature_cfg", {})
     if pretrained:
         kwargs["pretrained_cfg_overlay"] = _with_weights(variant, kwargs)
-    return build_model_with_cfg(
-        AutoFormer,
-        variant,
-        pretrained,
-        pretrained_filter_fn=checkpoint_filter_fn,
-        feature_cfg=feature_cfg,
-        **kwargs,
-    )
+    return build(AutoFormer, checkpoint_filter_fn, variant, pretrained, NOTHING_PUBLISHED, **kwargs)
 
 
 def _with_weights(variant: str, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -594,16 +324,11 @@ def _with_weights(variant: str, kwargs: dict[str, Any]) -> dict[str, Any]:
 
 def _cfg(url: str = "", **kwargs: Any) -> dict[str, Any]:
     return {
+        **IMAGENET,
         "url": url,
-        "num_classes": 1000,
-        "input_size": (3, 224, 224),
         "pool_size": None,
         "crop_pct": 0.875,
-        "interpolation": "bicubic",
         "fixed_input_size": True,
-        "mean": IMAGENET_DEFAULT_MEAN,
-        "std": IMAGENET_DEFAULT_STD,
-        "first_conv": "patch_embed.proj",
         "classifier": "head",
         "license": "mit",
         "paper_ids": "arXiv:2107.00651",

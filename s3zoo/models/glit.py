@@ -11,26 +11,19 @@ import contextlib
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
-from timm.layers import Mlp, get_device_dtype, resample_abs_pos_embed
-from timm.models import build_model_with_cfg, generate_default_cfgs, named_apply, register_model
-from timm.models._builder import resolve_pretrained_cfg
-from timm.models._features import feature_take_indices
-from timm.models._features_fx import register_notrace_module
+from timm.layers import Mlp
+from timm.models import generate_default_cfgs, register_model
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from s3zoo.arch import Arch, GLiTBlock, Stage
-
-from .layers import DropPath, HeadProjection, QkvLinear, trunc_normal_
-
-ArchLike = Arch | Mapping[str, Any] | str | Path
+from s3zoo.models.frame import ArchLike, Plain, Size
+from s3zoo.models.layers import DropPath, HeadProjection, QkvLinear
+from s3zoo.models.loading import FOLDER, IMAGENET, NOTHING_PUBLISHED, build, fit_pos_embed, fit_weights, unwrap
 
 
 class Attention(nn.Module):
@@ -135,59 +128,6 @@ class Block(nn.Module):
         return x + self.drop_path(self.mlp(self.norm2(x)))
 
 
-def _grid_size(img_size: int | Sequence[int], patch_size: int) -> tuple[int, int]:
-    sizes = tuple(img_size) if isinstance(img_size, tuple | list) else (img_size, img_size)
-    if len(sizes) != 2 or any(isinstance(s, bool) or not isinstance(s, int) or s < 1 or s % patch_size for s in sizes):
-        raise ValueError(
-            f"img_size is {img_size!r}, but must be a multiple of the patch size {patch_size}, or a pair (height, "
-            "width) of such; resize the images."
-        )
-    return sizes[0] // patch_size, sizes[1] // patch_size
-
-
-@register_notrace_module  # the checks read the actual size
-class PatchEmbed(nn.Module):
-    """Image to a grid of tokens (B, h, w, C)."""
-
-    def __init__(
-        self,
-        grid_size: tuple[int, int],
-        patch_size: int,
-        in_chans: int,
-        embed_dim: int,
-        dynamic: bool,
-        device=None,
-        dtype=None,
-    ) -> None:
-        super().__init__()
-        self.grid_size = grid_size
-        self.patch_size = patch_size
-        self.in_chans = in_chans
-        self.dynamic = dynamic
-        self.proj = nn.Conv2d(in_chans, embed_dim, patch_size, stride=patch_size, device=device, dtype=dtype)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if x.ndim != 4 or x.shape[1] != self.in_chans:
-            raise ValueError(
-                f"The input has shape {list(x.shape)}, but the model takes (batch, {self.in_chans}, height, width); "
-                "build it with in_chans=… for another number of channels."
-            )
-        height, width = x.shape[2], x.shape[3]
-        if self.dynamic:
-            if height % self.patch_size or width % self.patch_size or not height or not width:
-                raise ValueError(
-                    f"The input is {height} x {width}, but both must be multiples of the patch size "
-                    f"{self.patch_size}; resize the images."
-                )
-        elif height != self.grid_size[0] * self.patch_size or width != self.grid_size[1] * self.patch_size:
-            raise ValueError(
-                f"The input is {height} x {width}, but the model was built for "
-                f"{self.grid_size[0] * self.patch_size} x {self.grid_size[1] * self.patch_size}; call "
-                "set_input_size((height, width)) or build it with img_size=… or dynamic_img_size=True."
-            )
-        return self.proj(x).permute(0, 2, 3, 1)  # (B, h, w, C)
-
-
 @contextlib.contextmanager
 def _frozen_statistics(module: nn.Module) -> Iterator[None]:
     """Batch norms see the batch but do not record it: for the second forward of activation checkpointing."""
@@ -203,7 +143,7 @@ def _frozen_statistics(module: nn.Module) -> Iterator[None]:
             m.momentum, m.num_batches_tracked = momentum, count
 
 
-class GLiT(nn.Module):
+class GLiT(Plain):
     """Any network of the GLiT family.
 
     Args:
@@ -213,208 +153,40 @@ class GLiT(nn.Module):
         dynamic_img_size: take any multiple of the patch size and resample the position embedding in `forward`.
     """
 
-    dynamic_img_size: Final[bool]  # lets TorchScript leave out a branch
+    family = "glit"
+    pools = ("token", "avg", "")
+    norm_eps = 1e-6
 
-    def __init__(
-        self,
-        arch: ArchLike,
-        img_size: int | tuple[int, int] = 224,
-        in_chans: int = 3,
-        num_classes: int = 1000,
-        global_pool: str = "token",
-        drop_rate: float = 0.0,
-        drop_path_rate: float = 0.0,
-        dynamic_img_size: bool = False,
-        device=None,
-        dtype=None,
-    ) -> None:
-        super().__init__()
-        dd = {"device": device, "dtype": dtype}
-        arch = Arch.parse(arch)
-        if arch.family != "glit":
-            raise ValueError(
-                f"The architecture is of family {arch.family!r}, but GLiT builds family 'glit'; "
-                f"use the model {arch.family!r}."
-            )
-        _check_pool(global_pool)
-        self.arch = arch
-        self.num_classes = num_classes
-        self.global_pool = global_pool
-        self.dynamic_img_size = dynamic_img_size
-        self.embed_dim = self.num_features = self.head_hidden_size = arch.stages[0].embed_dim
-        self.num_prefix_tokens = 1
-        self.output_fmt = "NLC"
-        self.grad_checkpointing = False
-
-        grid = _grid_size(img_size, arch.patch_size)
-        self.patch_embed = PatchEmbed(grid, arch.patch_size, in_chans, self.embed_dim, dynamic_img_size, **dd)
-        self.cls_token = nn.Parameter(torch.empty(1, 1, self.embed_dim, **dd))
-        self.pos_embed = nn.Parameter(torch.empty(1, 1 + grid[0] * grid[1], self.embed_dim, **dd))
-        depth = arch.stages[0].depth
-        rates = [drop_path_rate * i / max(depth - 1, 1) for i in range(depth)]
-        self.blocks = nn.Sequential(*[self.make_block(arch, 0, i, drop_path=r, **dd) for i, r in enumerate(rates)])
-        self.feature_info = [
-            dict(num_chs=self.embed_dim, reduction=arch.patch_size, module=f"blocks.{i}") for i in range(depth)
-        ]
-        self.norm: nn.Module = nn.LayerNorm(self.embed_dim, eps=1e-6, **dd)
-        self.head_drop = nn.Dropout(drop_rate)
-        self.head = nn.Linear(self.embed_dim, num_classes, **dd) if num_classes > 0 else nn.Identity()
-        self.init_weights(needs_reset=False)
+    def __init__(self, arch: ArchLike, img_size: Size = 224, *, global_pool: str = "token", **kwargs: Any) -> None:
+        super().__init__(arch, img_size, global_pool=global_pool, **kwargs)
 
     @staticmethod
     def make_block(arch: Arch, stage: int, index: int, *, drop_path: float = 0.0, device=None, dtype=None) -> Block:
         where = arch.stages[stage]
         return Block(where.embed_dim, where.blocks[index], drop_path, device=device, dtype=dtype)  # type: ignore[arg-type]
 
-    @staticmethod
-    def blocks_path(stage: int) -> str:
-        return "blocks"
+    def init_layer(self, module: nn.Module) -> bool:
+        if hasattr(module, "init_weights"):
+            module.init_weights()  # type: ignore[operator]
+            return True
+        return super().init_layer(module)
 
-    @torch.jit.ignore
-    def init_weights(self, mode: str = "", needs_reset: bool = True) -> None:
-        """Initialise as the official code; `needs_reset` also where modules have initialised themselves."""
-        if mode:
-            raise ValueError(f"The initialisation mode is {mode!r}, but GLiT has one only; leave the mode empty.")
-        trunc_normal_(self.pos_embed, std=0.02)
-        trunc_normal_(self.cls_token, std=0.02)
-
-        def init(module: nn.Module, name: str) -> None:
-            if isinstance(module, nn.Linear):
-                trunc_normal_(module.weight, std=0.02)
-                nn.init.zeros_(module.bias)
-            elif hasattr(module, "init_weights"):
-                module.init_weights()  # type: ignore[operator]
-            elif needs_reset and hasattr(module, "reset_parameters"):
-                module.reset_parameters()  # type: ignore[operator]
-
-        named_apply(init, self)
-
-    @torch.jit.ignore
-    def no_weight_decay(self) -> set[str]:
-        factored = {n for n, p in self.named_parameters() if n.endswith(".bias") and p.ndim > 1}
-        return {"cls_token", "pos_embed"} | factored
-
-    @torch.jit.ignore
-    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
-        return dict(
-            stem=r"^cls_token|pos_embed|patch_embed",
-            blocks=[(r"^blocks\.(\d+)", None), (r"^norm", (99999,))],
-        )
-
-    @torch.jit.ignore
-    def set_grad_checkpointing(self, enable: bool = True) -> None:
-        self.grad_checkpointing = enable
-
-    @torch.jit.ignore
-    def get_classifier(self) -> nn.Module:
-        return self.head
-
-    @torch.jit.ignore
-    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        dd = get_device_dtype(self)
-        if global_pool is not None:
-            _check_pool(global_pool)
-            self.global_pool = global_pool
-        self.num_classes = num_classes
-        self.head = nn.Linear(self.embed_dim, num_classes, **dd) if num_classes > 0 else nn.Identity()
-        self.head.train(self.training)
-
-    @torch.jit.ignore
-    def set_input_size(self, img_size: int | tuple[int, int]) -> None:
-        """Take images of another size from now on; the position embedding is resampled."""
-        old, new = self.patch_embed.grid_size, _grid_size(img_size, self.patch_embed.patch_size)
-        if new != old:
-            with torch.no_grad():
-                pos_embed = resample_abs_pos_embed(self.pos_embed, list(new), list(old), num_prefix_tokens=1)
-            self.pos_embed = nn.Parameter(pos_embed, requires_grad=self.pos_embed.requires_grad)
-            self.patch_embed.grid_size = new
-
-    def _embed(self, x: Tensor) -> Tensor:
-        x = self.patch_embed(x)
-        pos_embed = self.pos_embed
-        if self.dynamic_img_size:
-            grid = self.patch_embed.grid_size
-            pos_embed = resample_abs_pos_embed(
-                pos_embed, [x.shape[1], x.shape[2]], [grid[0], grid[1]], num_prefix_tokens=1
-            )
-        cls_token = self.cls_token.expand(x.shape[0], -1, -1)
-        return torch.cat([cls_token, x.flatten(1, 2)], dim=1) + pos_embed  # (B, 1 + h * w, C)
-
-    def _block(self, block: nn.Module, x: Tensor) -> Tensor:
-        if self.grad_checkpointing and not torch.jit.is_scripting():
+    def run_block(self, block: nn.Module, x: Tensor, *positions: Tensor) -> Tensor:
+        if self.grad_checkpointing:
             if torch.compiler.is_compiling():  # records statistics once by itself, and knows no context_fn
                 return checkpoint(block, x, use_reentrant=False)
             contexts = lambda: (contextlib.nullcontext(), _frozen_statistics(block))  # noqa: E731
             return checkpoint(block, x, use_reentrant=False, context_fn=contexts)
         return block(x)
 
-    def forward_intermediates(
-        self,
-        x: Tensor,
-        indices: int | list[int] | None = None,
-        return_prefix_tokens: bool = False,
-        norm: bool = False,
-        stop_early: bool = False,
-        output_fmt: str = "NCHW",
-        intermediates_only: bool = False,
-    ) -> Any:
-        """The outputs of the blocks `indices` (the last n, or all), and the final features as `forward_features`."""
-        if output_fmt not in ("NCHW", "NLC"):
-            raise ValueError(f"output_fmt is {output_fmt!r}, but must be 'NCHW' or 'NLC'.")
-        take, last = feature_take_indices(len(self.blocks), indices)
-        patch = self.patch_embed.patch_size
-        height, width = x.shape[2] // patch, x.shape[3] // patch
-        x = self._embed(x)
-        taken = []
-        for i, block in enumerate(self.blocks[: last + 1] if stop_early else self.blocks):
-            x = self._block(block, x)
-            if i in take:
-                taken.append(self.norm(x) if norm else x)
-        prefix = [y[:, :1] for y in taken]
-        taken = [y[:, 1:] for y in taken]
-        if output_fmt == "NCHW":
-            taken = [y.transpose(1, 2).unflatten(2, (height, width)).contiguous() for y in taken]  # (B, C, h, w)
-        intermediates = list(zip(taken, prefix, strict=True)) if return_prefix_tokens else taken
-        return intermediates if intermediates_only else (self.norm(x), intermediates)
-
-    @torch.jit.ignore
-    def prune_intermediate_layers(
-        self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
-    ) -> list[int]:
-        """Drop what the intermediates `indices` do not need."""
-        take, last = feature_take_indices(len(self.blocks), indices)
-        self.blocks = self.blocks[: last + 1]
-        self.arch = replace(self.arch, stages=(Stage(self.embed_dim, self.arch.stages[0].blocks[: last + 1]),))
-        if prune_norm:
-            self.norm = nn.Identity()
-        if prune_head:
-            self.reset_classifier(0, "")
-        return take
-
     def forward_features(self, x: Tensor) -> Tensor:
-        x = self._embed(x)
-        if self.grad_checkpointing and not torch.jit.is_scripting():
-            for block in self.blocks:
-                x = self._block(block, x)
-        else:
-            x = self.blocks(x)
+        x, _, _ = self.embed(x)
+        for block in self.blocks:
+            if self.grad_checkpointing and not torch.jit.is_scripting():
+                x = self.run_block(block, x)
+            else:
+                x = block(x)
         return self.norm(x)
-
-    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        if self.global_pool == "token":
-            x = x[:, 0]
-        elif self.global_pool == "avg":
-            x = x[:, 1:].mean(dim=1)
-        x = self.head_drop(x)
-        return x if pre_logits else self.head(x)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.forward_head(self.forward_features(x))
-
-
-def _check_pool(global_pool: str) -> None:
-    if global_pool not in ("token", "avg", ""):
-        raise ValueError(f"global_pool is {global_pool!r}, but must be 'token', 'avg' or '' (no pooling).")
 
 
 # Checkpoints
@@ -422,40 +194,17 @@ def _check_pool(global_pool: str) -> None:
 
 def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: GLiT) -> dict[str, Tensor]:
     """Weights of our own or the official layout for this model, the position embedding resized to its grid."""
-    for wrapper in ("model", "state_dict"):
-        state_dict = state_dict[wrapper] if isinstance(state_dict.get(wrapper), Mapping) else state_dict
-    weights = dict(state_dict)
+    weights = unwrap(state_dict)
     official = any(key.startswith("blocks.0.0.") for key in weights)
     if official:
         weights = {_from_official_name(key): value for key, value in weights.items()}
 
-    out, wrong = {}, []
-    for name, target in model.state_dict().items():
-        if name not in weights:
-            # timm drops a classifier of another size after this filter; one that should be there must be.
-            ours = model.num_classes == getattr(model, "pretrained_cfg", {}).get("num_classes")
-            wrong += [f"{name!r} is missing"] if ours or not name.startswith("head.") else []
-            continue
-        value = weights[name]
-        if official and value.numel() == target.numel():
-            value = _from_official(name, value, target.shape)
+    def adapt(name: str, value: Tensor, shape: torch.Size) -> Tensor:
         if name == "pos_embed":
-            value = _fit_pos_embed(value, model)
-        # timm fits channels and classes to the model after this filter.
-        if value.shape != target.shape and name not in ("patch_embed.proj.weight", "head.weight", "head.bias"):
-            wrong.append(f"{name!r} has shape {list(value.shape)} instead of {list(target.shape)}")
-        out[name] = value.contiguous()
-    for name in weights.keys() - out.keys():
-        if name.startswith("head."):
-            out[name] = weights[name]
-        else:
-            wrong.append(f"{name!r} is not part of the model")
-    if wrong:
-        more = f" (and {len(wrong) - 1} more such differences)" if len(wrong) > 1 else ""
-        raise ValueError(
-            f"The checkpoint does not fit this GLiT network: {min(wrong)}{more}; load weights of this architecture."
-        )
-    return out
+            return fit_pos_embed(value, model)
+        return _from_official(name, value, shape) if official else value
+
+    return fit_weights(weights, model, adapt)
 
 
 # Our modules for the official `attn.net`; its others (reordering, GLU, Swish) have no parameters.
@@ -477,59 +226,26 @@ def _from_official(name: str, value: Tensor, shape: torch.Size) -> Tensor:
     return value.reshape(shape)
 
 
-def _fit_pos_embed(pos_embed: Tensor, model: GLiT) -> Tensor:
-    """The embedding on the grid of the model; it was made for that of the config, else the model's, else a square."""
-    grid, patch, tokens = model.patch_embed.grid_size, model.patch_embed.patch_size, pos_embed.shape[1] - 1
-    size = getattr(model, "pretrained_cfg", {}).get("input_size")
-    named = [(size[-2] // patch, size[-1] // patch)] if size else []
-    side = math.isqrt(max(tokens, 0))
-    for old in (*named, grid, (side, side)):
-        if old[0] * old[1] == tokens > 0:
-            return resample_abs_pos_embed(pos_embed, list(grid), list(old), num_prefix_tokens=1)
-    raise ValueError(
-        f"The checkpoint's position embedding has {tokens} patches, which is no square grid; name its input_size in "
-        "pretrained_cfg_overlay."
-    )
-
-
 # Registration
 
 
 def _create_glit(variant: str, pretrained: bool = False, **kwargs: Any) -> GLiT:
-    if pretrained:
-        cfg = resolve_pretrained_cfg(variant, kwargs.get("pretrained_cfg"), kwargs.get("pretrained_cfg_overlay"))
-        if not (cfg.has_weights or cfg.state_dict):
-            raise ValueError(_NO_WEIGHTS.get(variant, _NOTHING_PUBLISHED).format(variant))
-    feature_cfg = {"out_indices": 3, "feature_cls": "getter", **(kwargs.pop("feature_cfg", None) or {})}
-    return build_model_with_cfg(
-        GLiT,
-        variant,
-        pretrained,
-        pretrained_filter_fn=checkpoint_filter_fn,
-        feature_cfg=feature_cfg,
-        **kwargs,
-    )
+    refusal = _NO_WEIGHTS.get(variant, NOTHING_PUBLISHED)
+    return build(GLiT, checkpoint_filter_fn, variant, pretrained, refusal, **kwargs)
 
 
-_FOLDER = "timm.create_model('local-dir:<folder>', pretrained=True)"
-_NOTHING_PUBLISHED = f"No weights of {{}} are published; use pretrained=False, or load a trained folder with {_FOLDER}."
 _NO_WEIGHTS = {
     "glit_tiny": "The weights of {} are published only as a file behind a link that cannot be fetched automatically; "
-    f"use pretrained=False, or convert the official checkpoint with `s3zoo convert` and load the folder with {_FOLDER}."
+    f"use pretrained=False, or convert the official checkpoint with `s3zoo convert` and load the folder with {FOLDER}."
 }
 
 
 def _cfg(**kwargs: Any) -> dict[str, Any]:
     return {
-        "num_classes": 1000,
-        "input_size": (3, 224, 224),
+        **IMAGENET,
         "fixed_input_size": True,
         "pool_size": None,
         "crop_pct": 0.875,
-        "interpolation": "bicubic",
-        "mean": IMAGENET_DEFAULT_MEAN,
-        "std": IMAGENET_DEFAULT_STD,
-        "first_conv": "patch_embed.proj",
         "classifier": "head",
         "license": "apache-2.0",
         "origin_url": "https://github.com/bychen515/GLiT",

@@ -195,7 +195,7 @@ class Ladder(nn.Module):
         self.arch = arch
         self.ladder = ladder
         self.gate = gate
-        self.img_size = tuple(img_size) if isinstance(img_size, Sequence) else (img_size, img_size)
+        self.img_size = (img_size, img_size) if isinstance(img_size, int) else (img_size[0], img_size[1])
         self.in_chans = in_chans
         self.num_classes = num_classes
         self.grad_checkpointing = False
@@ -381,7 +381,7 @@ class Ladder(nn.Module):
     def forward_features(self, x: Tensor | Sequence[Tensor]) -> Tensor:
         """The query after the last layer and the norm, (batch, width)."""
         layers = self._layers(x)
-        query, read = self.query.expand(layers[0].shape[0], -1, -1), layers[0]  # (B, 1, D), (B, T, D)
+        query, read = self.query.repeat(layers[0].shape[0], 1, 1), layers[0]  # (B, 1, D), (B, T, D)
         for block, y in zip(self.blocks, layers, strict=True):
             query, read = checkpoint(block, query, y, read) if self.grad_checkpointing else block(query, y, read)
         return self.norm(query[:, 0])

@@ -7,45 +7,29 @@ the input size at construction: windows, shifts and padding are decided in `forw
 
 import math
 import re
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.layers import (
-    ClassifierHead,
     Mlp,
     PatchEmbed,
-    get_device_dtype,
-    register_notrace_function,
     register_notrace_module,
     resample_patch_embed,
     resize_rel_pos_bias_table,
 )
-from timm.models import build_model_with_cfg, checkpoint_seq, generate_default_cfgs, named_apply, register_model
-from timm.models._builder import resolve_pretrained_cfg
-from timm.models._features import feature_take_indices
+from timm.models import generate_default_cfgs, register_model
 from torch import Tensor, nn
 
 from s3zoo.arch import Arch, S3Block, Stage
+from s3zoo.models.frame import BlockSequence, Hierarchical, Size
 from s3zoo.models.layers import DropPath, HeadProjection, QkvLinear, trunc_normal_
+from s3zoo.models.loading import IMAGENET, build, fit_weights, unwrap
 
 __all__ = ["S3", "checkpoint_filter_fn", "timm_model_args", "to_timm_state_dict"]  # register_model adds the entrypoints
-
-ArchLike = Arch | Mapping[str, Any] | str | Path
-
-
-@register_notrace_function
-def check_images(x: Tensor, in_chans: int) -> Tensor:
-    if x.ndim != 4 or x.shape[1] != in_chans or x.shape[2] < 1 or x.shape[3] < 1:
-        raise ValueError(
-            f"The input has shape {list(x.shape)}, but must be (batch, {in_chans}, height, width) with no empty axis; "
-            "convert the images, or build the model with as many in_chans as they have."
-        )
-    return x
 
 
 @register_notrace_module  # reason: windows and shifts follow the feature map
@@ -174,21 +158,7 @@ class PatchMerging(nn.Module):
         return F.linear(x.flatten(3), self.reduction.flatten(1))  # (B, H / 2, W / 2, out)
 
 
-class S3Stage(nn.Module):
-    def __init__(self, downsample: nn.Module, blocks: list[nn.Module]) -> None:
-        super().__init__()
-        self.grad_checkpointing = False
-        self.downsample = downsample
-        self.blocks = nn.Sequential(*blocks)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.downsample(x)
-        if self.grad_checkpointing and not torch.jit.is_scripting():
-            return checkpoint_seq(self.blocks, x)
-        return self.blocks(x)
-
-
-class S3(nn.Module):
+class S3(Hierarchical):
     """The network that an `Arch` of family "s3" describes. Any input size works; `img_size` is the one it is meant for.
 
     Args:
@@ -197,61 +167,32 @@ class S3(nn.Module):
         drop_path_rate: stochastic depth of the last block; it rises linearly from 0 at the first.
     """
 
-    def __init__(
-        self,
-        arch: ArchLike,
-        img_size: int | tuple[int, int] = 224,
-        in_chans: int = 3,
-        num_classes: int = 1000,
-        global_pool: str = "avg",
-        drop_rate: float = 0.0,
-        drop_path_rate: float = 0.0,
-        device=None,
-        dtype=None,
-    ) -> None:
-        super().__init__()
-        dd = {"device": device, "dtype": dtype}
-        arch = Arch.parse(arch)
-        if arch.family != "s3":
-            raise ValueError(
-                f"The architecture is of family {arch.family!r}, but S3 builds family 's3'; use the model "
-                f"{arch.family!r}."
-            )
-        self.arch = arch
-        self.num_classes = num_classes
-        self.in_chans = in_chans
-        self.global_pool = global_pool
-        self.output_fmt = "NHWC"
-        self.embed_dim = arch.embed_dims[0]
-        self.num_features = self.head_hidden_size = arch.embed_dims[-1]
-        self.feature_info = [
-            dict(num_chs=dim, reduction=arch.patch_size * 2**i, module=f"stages.{i}")
-            for i, dim in enumerate(arch.embed_dims)
-        ]
+    family = "s3"
+    no_decay = r"relative_position_bias_table$|\.downsample\.norm\."  # factored here and therefore not 1-D
 
-        self.patch_embed = PatchEmbed(
-            img_size=_to_size(img_size),
-            patch_size=arch.patch_size,
-            in_chans=in_chans,
+    def make_patch_embed(self, device=None, dtype=None) -> nn.Module:
+        return PatchEmbed(
+            img_size=self.img_size,
+            patch_size=self.arch.patch_size,
+            in_chans=self.in_chans,
             embed_dim=self.embed_dim,
             norm_layer=nn.LayerNorm,
             output_fmt="NHWC",
             strict_img_size=False,
             dynamic_img_pad=True,
-            **dd,
+            device=device,
+            dtype=dtype,
         )
-        step = drop_path_rate / max(sum(arch.depths) - 1, 1)
-        stages, done, in_dim = [], 0, self.embed_dim
-        for i, (depth, dim) in enumerate(zip(arch.depths, arch.embed_dims, strict=True)):
-            blocks = [self.make_block(arch, i, j, drop_path=step * (done + j), **dd) for j in range(depth)]
-            stages.append(S3Stage(PatchMerging(in_dim, dim, **dd) if i else nn.Identity(), blocks))
-            done, in_dim = done + depth, dim
-        self.stages = nn.Sequential(*stages)
-        self.norm: nn.Module = nn.LayerNorm(self.num_features, **dd)
-        self.head = ClassifierHead(
-            self.num_features, num_classes, pool_type=global_pool, drop_rate=drop_rate, input_fmt="NHWC", **dd
-        )
-        self.init_weights(needs_reset=False)
+
+    def make_stage(self, index: int, drop_path_rate: float, device=None, dtype=None) -> nn.Module:
+        dd = {"device": device, "dtype": dtype}
+        dims = self.arch.embed_dims
+        blocks = BlockSequence(*self.make_blocks(index, drop_path_rate, **dd))
+        downsample = PatchMerging(dims[index - 1], dims[index], **dd) if index else nn.Identity()
+        return nn.Sequential(OrderedDict(downsample=downsample, blocks=blocks))
+
+    def make_norm(self, device=None, dtype=None) -> nn.Module:
+        return nn.LayerNorm(self.num_features, device=device, dtype=dtype)
 
     @staticmethod
     def make_block(arch: Arch, stage: int, index: int, *, drop_path: float = 0.0, device=None, dtype=None) -> nn.Module:
@@ -260,61 +201,17 @@ class S3(nn.Module):
         assert isinstance(genes, S3Block)
         return Block(arch.stages[stage].embed_dim, genes, index % 2 == 1, drop_path, device=device, dtype=dtype)
 
-    @staticmethod
-    def blocks_path(stage: int) -> str:
-        return f"stages.{stage}.blocks"
-
-    @torch.jit.ignore
-    def init_weights(self, mode: str = "", needs_reset: bool = True) -> None:
-        """Linear layers N(0, 0.02) truncated, biases 0; with `needs_reset` also every layer that resets itself."""
-
-        def init(module: nn.Module, name: str = "") -> None:
-            if isinstance(module, nn.Linear):
-                trunc_normal_(module.weight, std=0.02)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
-            elif needs_reset:
-                getattr(module, "reset_parameters", lambda: None)()
-
-        if mode:
-            raise ValueError(f"The initialisation mode is {mode!r}, but S3 has one only; leave the mode empty.")
-        named_apply(init, self)
-
-    @torch.jit.ignore
-    def no_weight_decay(self) -> set[str]:
-        # Biases, norms and tables that are factored here and therefore not 1-D.
-        factored = re.compile(r"relative_position_bias_table$|\.qkv\.bias$|\.downsample\.norm\.")
-        return {name for name, _ in self.named_parameters() if factored.search(name)}
-
     @torch.jit.ignore
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         fine = [(r"^stages\.(\d+)\.downsample", (0,)), (r"^stages\.(\d+)\.blocks\.(\d+)", None), (r"^norm", (99999,))]
         return dict(stem=r"^patch_embed", blocks=r"^stages\.(\d+)" if coarse else fine)
 
     @torch.jit.ignore
-    def set_grad_checkpointing(self, enable: bool = True) -> None:
-        for module in self.modules():
-            if isinstance(module, S3Stage):
-                module.grad_checkpointing = enable
-
-    @torch.jit.ignore
-    def get_classifier(self) -> nn.Module:
-        return self.head.fc
-
-    @torch.jit.ignore
-    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        self.num_classes = num_classes
-        if global_pool is not None:
-            self.global_pool = global_pool
-        self.head.reset(num_classes, pool_type=global_pool, **get_device_dtype(self))
-
-    @torch.jit.ignore
-    def set_input_size(
-        self, img_size: int | tuple[int, int] | None = None, window_size: int | Sequence[int] | None = None
-    ) -> None:
+    def set_input_size(self, img_size: Size | None = None, window_size: int | Sequence[int] | None = None) -> None:
         """Say which size the network is meant for; windows stay unless given, as one number or one per stage."""
         if img_size is not None:
-            self.patch_embed.set_input_size(_to_size(img_size))
+            super().set_input_size(img_size)
+            self.patch_embed.set_input_size(self.img_size)
         if window_size is None:
             return
         sizes = list(window_size) if isinstance(window_size, Sequence) else [window_size] * len(self.stages)
@@ -333,63 +230,10 @@ class S3(nn.Module):
         self.arch = replace(self.arch, stages=tuple(stages))
 
     @torch.jit.ignore
-    def forward_intermediates(
-        self,
-        x: Tensor,
-        indices: int | list[int] | None = None,
-        norm: bool = False,
-        stop_early: bool = False,
-        output_fmt: str = "NCHW",
-        intermediates_only: bool = False,
-    ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
-        """The outputs of the stages in `indices` (the last n if an int), and the final features.
-
-        Args:
-            norm: apply the final norm to the last stage's map.
-            stop_early: run no stage after the last one that is wanted.
-            output_fmt: "NCHW" or "NHWC".
-        """
-        if output_fmt not in ("NCHW", "NHWC"):
-            raise ValueError(f"output_fmt is {output_fmt!r}, but must be 'NCHW' or 'NHWC'.")
-        take, last = feature_take_indices(len(self.stages), indices)
-        maps = []
-        x = self.patch_embed(check_images(x, self.in_chans))
-        for i, stage in enumerate(self.stages[: last + 1] if stop_early else self.stages):
-            x = stage(x)
-            if i in take:
-                y = self.norm(x) if norm and i == len(self.stages) - 1 else x
-                maps.append(y.permute(0, 3, 1, 2).contiguous() if output_fmt == "NCHW" else y)
-        return maps if intermediates_only else (self.norm(x), maps)
-
-    @torch.jit.ignore
-    def prune_intermediate_layers(
-        self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
-    ) -> list[int]:
-        take, last = feature_take_indices(len(self.stages), indices)
-        self.stages = self.stages[: last + 1]
-        self.arch = replace(self.arch, stages=self.arch.stages[: last + 1])
-        if prune_norm:
-            self.norm = nn.Identity()
-        if prune_head:
-            self.reset_classifier(0, "")
+    def prune_intermediate_layers(self, *args: Any, **kwargs: Any) -> list[int]:
+        take = super().prune_intermediate_layers(*args, **kwargs)
+        self.arch = replace(self.arch, stages=self.arch.stages[: len(self.stages)])
         return take
-
-    def forward_features(self, x: Tensor) -> Tensor:
-        x = self.patch_embed(check_images(x, self.in_chans))
-        return self.norm(self.stages(x))
-
-    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        return self.head(x, pre_logits=True) if pre_logits else self.head(x)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.forward_head(self.forward_features(x))
-
-
-def _to_size(img_size: Any) -> tuple[int, int]:
-    size = tuple(img_size) if isinstance(img_size, Sequence) else (img_size, img_size)
-    if len(size) != 2 or any(isinstance(s, bool) or not isinstance(s, int) or s < 1 for s in size):
-        raise ValueError(f"img_size is {img_size!r}, but must be an integer of at least 1 or a pair (height, width).")
-    return size[0], size[1]
 
 
 # Checkpoints
@@ -444,42 +288,23 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dic
 
     The official layout has the merging at the end of a stage, the classifier at `head`, and saves its buffers.
     """
-    for wrapper in ("model", "state_dict"):
-        state_dict = state_dict[wrapper] if isinstance(state_dict.get(wrapper), Mapping) else state_dict
-    weights = {k: v for k, v in state_dict.items() if not k.endswith(("relative_position_index", "attn_mask"))}
+    buffers = ("relative_position_index", "attn_mask")
+    weights = {k: v for k, v in unwrap(state_dict).items() if not k.endswith(buffers)}
     flat = any(k.startswith("layers.") for k in weights)
     if flat:
         moved = "head.weight" in weights or any(k.startswith("layers.0.downsample.") for k in weights)
         weights = {_from_flat_name(k, official=moved): v for k, v in weights.items()}
 
-    out, wrong = {}, []
-    for name, target in model.state_dict().items():
-        if name not in weights:
-            wrong += [] if name.startswith("head.") else [f"{name!r} is missing"]
-            continue
-        value = weights[name]
-        try:
-            if flat:
-                value = _from_flat(name, value, target.shape)
-            if name.endswith("relative_position_bias_table"):
-                value = _resize_table(value, target.shape[-1])
-            elif name == "patch_embed.proj.weight" and value.shape[-2:] != target.shape[-2:]:
-                value = resample_patch_embed(value, list(target.shape[-2:]))
-        except (RuntimeError, IndexError):
-            pass  # a foreign shape: named below
-        # timm fits channels and classes to the model after this filter.
-        if value.shape != target.shape and name not in ("patch_embed.proj.weight", "head.fc.weight", "head.fc.bias"):
-            wrong.append(f"{name!r} has shape {list(value.shape)} instead of {list(target.shape)}")
-        out[name] = value.contiguous()
-    unknown = [name for name in weights if name not in out]
-    out.update({name: weights[name] for name in unknown if name.startswith("head.fc.")})
-    wrong += [f"{name!r} is not part of the model" for name in unknown if name not in out]
-    if wrong:
-        more = f" (and {len(wrong) - 1} more such differences)" if len(wrong) > 1 else ""
-        raise ValueError(
-            f"The checkpoint does not fit this S3 network: {wrong[0]}{more}; load weights of this architecture."
-        )
-    return out
+    def adapt(name: str, value: Tensor, shape: torch.Size) -> Tensor:
+        if flat:
+            value = _from_flat(name, value, shape)
+        if name.endswith("relative_position_bias_table"):
+            value = _resize_table(value, shape[-1])
+        elif name == "patch_embed.proj.weight" and value.shape[-2:] != shape[-2:]:
+            value = resample_patch_embed(value, list(shape[-2:]))
+        return value
+
+    return fit_weights(weights, model, adapt)
 
 
 def _from_flat_name(name: str, official: bool) -> str:
@@ -527,38 +352,20 @@ def timm_model_args(arch: Arch) -> dict[str, Any]:
 
 
 def _create_s3(variant: str, pretrained: bool = False, **kwargs: Any) -> S3:
-    cfg = resolve_pretrained_cfg(variant, kwargs.get("pretrained_cfg"), kwargs.get("pretrained_cfg_overlay"))
-    if pretrained and not (cfg.has_weights or cfg.state_dict):
-        name = variant.removesuffix("_384")
-        instead = f"{name} with pretrained=True, img_size=384" if name != variant else "s3_tiny, s3_small or s3_base"
-        raise ValueError(
-            f"No weights are published for {variant}: use {instead}, finetune it yourself, or name a file "
-            f"with pretrained_cfg_overlay=dict(file=...)."
-        )
-    kwargs["arch"] = Arch.parse(kwargs["arch"])
-    feature_cfg = dict(
-        out_indices=tuple(range(len(kwargs["arch"].stages))), flatten_sequential=True, feature_cls="getter"
+    name = variant.removesuffix("_384")
+    instead = f"{name} with pretrained=True, img_size=384" if name != variant else "s3_tiny, s3_small or s3_base"
+    refusal = (
+        f"No weights are published for {variant}: use {instead}, finetune it yourself, or name a file "
+        f"with pretrained_cfg_overlay=dict(file=...)."
     )
-    return build_model_with_cfg(
-        S3,
-        variant,
-        pretrained,
-        pretrained_filter_fn=checkpoint_filter_fn,
-        feature_cfg={**feature_cfg, **(kwargs.pop("feature_cfg", None) or {})},
-        **kwargs,
-    )
+    return build(S3, checkpoint_filter_fn, variant, pretrained, refusal, **kwargs)
 
 
 def _cfg(**kwargs: Any) -> dict[str, Any]:
     return {
-        "num_classes": 1000,
-        "input_size": (3, 224, 224),
+        **IMAGENET,
         "pool_size": (7, 7),
         "crop_pct": 0.9,
-        "interpolation": "bicubic",
-        "mean": IMAGENET_DEFAULT_MEAN,
-        "std": IMAGENET_DEFAULT_STD,
-        "first_conv": "patch_embed.proj",
         "classifier": "head.fc",
         "license": "mit",
         "paper_name": "Searching the Search Space of Vision Transformer",

@@ -7,25 +7,22 @@ channels of the stem are no genes: they are the official code's constants. Nothi
 
 import math
 import re
+from collections import OrderedDict
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
-from timm.layers import ClassifierHead, get_device_dtype, register_notrace_module
-from timm.models import build_model_with_cfg, checkpoint_seq, generate_default_cfgs, named_apply, register_model
-from timm.models._builder import resolve_pretrained_cfg
-from timm.models._features import feature_take_indices
+from timm.layers import register_notrace_module
+from timm.models import generate_default_cfgs, register_model
 from torch import Tensor, nn
 
 from s3zoo.arch import Arch, ShuntedBlock, Stage
-from s3zoo.models.layers import DropPath, HeadLinear, HeadProjection, trunc_normal_
+from s3zoo.models.frame import ArchLike, BlockSequence, Hierarchical
+from s3zoo.models.layers import DropPath, HeadLinear, HeadProjection
+from s3zoo.models.loading import FOLDER, IMAGENET, NOTHING_PUBLISHED, build, fit_weights, unwrap
 
 __all__ = ["Shunted", "checkpoint_filter_fn"]  # register_model adds the entrypoints
-
-ArchLike = Arch | Mapping[str, Any] | str | Path
 
 STEM_DIM = 64
 MERGING_RATES = (8, 4, 2, 1)  # of the coarse branch, by stage; the fine branch merges half as much in each direction
@@ -167,7 +164,6 @@ class Block(nn.Module):
         return x + self.drop_path2(self.mlp(self.norm2(x)))
 
 
-@register_notrace_module  # reason: the checks read the actual size
 class Stem(nn.Module):
     """Images to tokens (B, H / patch, W / patch, C) by convolutions of 64 channels, all but the last at half size."""
 
@@ -176,8 +172,6 @@ class Stem(nn.Module):
     ) -> None:
         super().__init__()
         dd = {"device": device, "dtype": dtype}
-        self.in_chans = in_chans
-        self.smallest = patch_size - 1
         layers: list[nn.Module] = [nn.Conv2d(in_chans, STEM_DIM, 7, stride=2, padding=3, bias=False, **dd)]
         for _ in range(extra_convs):
             layers += [nn.BatchNorm2d(STEM_DIM, **dd), nn.ReLU(inplace=True)]
@@ -188,16 +182,6 @@ class Stem(nn.Module):
         self.norm = nn.LayerNorm(embed_dim, **dd)
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.ndim != 4 or x.shape[1] != self.in_chans:
-            raise ValueError(
-                f"The input has shape {list(x.shape)}, but must be (batch, {self.in_chans}, height, width); "
-                "convert the images, or build the model with as many in_chans as they have."
-            )
-        if x.shape[2] < self.smallest or x.shape[3] < self.smallest:
-            raise ValueError(
-                f"The input is {x.shape[2]} x {x.shape[3]}, but both sides must be at least {self.smallest}; "
-                "resize the images."
-            )
         return self.norm(self.conv(x).permute(0, 2, 3, 1))  # (B, H / patch, W / patch, C)
 
 
@@ -213,22 +197,7 @@ class Downsample(nn.Module):
         return self.norm(self.proj(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1))  # (B, H / 2, W / 2, out)
 
 
-class ShuntedStage(nn.Module):
-    def __init__(self, patch_embed: nn.Module, blocks: list[nn.Module], dim: int, device=None, dtype=None) -> None:
-        super().__init__()
-        self.grad_checkpointing = False
-        self.patch_embed = patch_embed
-        self.blocks = nn.Sequential(*blocks)
-        self.norm = nn.LayerNorm(dim, eps=1e-6, device=device, dtype=dtype)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.patch_embed(x)
-        if self.grad_checkpointing and not torch.jit.is_scripting():
-            return self.norm(checkpoint_seq(self.blocks, x))
-        return self.norm(self.blocks(x))
-
-
-class Shunted(nn.Module):
+class Shunted(Hierarchical):
     """The network that an `Arch` of family "shunted" describes. Any input size works; `img_size` is the one it is
     meant for.
 
@@ -238,49 +207,39 @@ class Shunted(nn.Module):
         drop_path_rate: stochastic depth of the last block; it rises linearly from 0 at the first.
     """
 
-    def __init__(
-        self,
-        arch: ArchLike,
-        img_size: int | tuple[int, int] = 224,
-        in_chans: int = 3,
-        num_classes: int = 1000,
-        global_pool: str = "avg",
-        drop_rate: float = 0.0,
-        drop_path_rate: float = 0.0,
-        device=None,
-        dtype=None,
-    ) -> None:
-        super().__init__()
-        dd = {"device": device, "dtype": dtype}
-        arch = Arch.parse(arch)
-        _check_arch(arch)
-        self.arch = arch
-        self.num_classes = num_classes
-        self.global_pool = global_pool
-        self.output_fmt = "NHWC"
-        self.embed_dim = arch.embed_dims[0]
-        self.num_features = self.head_hidden_size = arch.embed_dims[-1]
-        self.feature_info = [
-            dict(num_chs=dim, reduction=arch.patch_size * 2**i, module=f"stages.{i}")
-            for i, dim in enumerate(arch.embed_dims)
-        ]
-        self.set_input_size(img_size)
+    family = "shunted"
+    first_conv = "stages.0.patch_embed.conv.0"
 
-        step = drop_path_rate / max(sum(arch.depths) - 1, 1)
-        stages: list[nn.Module] = []
-        done, in_dim = 0, 0
-        for i, (depth, dim) in enumerate(zip(arch.depths, arch.embed_dims, strict=True)):
-            patch_embed: nn.Module = (
-                Downsample(in_dim, dim, **dd) if i else Stem(in_chans, dim, arch.patch_size, arch.stem_depth, **dd)
+    def parse(self, arch: ArchLike) -> Arch:
+        arch = super().parse(arch)
+        if arch.patch_size % 2:
+            raise ValueError(
+                f"patch_size is {arch.patch_size}, but must be even in family 'shunted', whose stem starts at half "
+                "size."
             )
-            blocks = [self.make_block(arch, i, j, drop_path=step * (done + j), **dd) for j in range(depth)]
-            stages.append(ShuntedStage(patch_embed, blocks, dim, **dd))
-            done, in_dim = done + depth, dim
-        self.stages = nn.Sequential(*stages)
-        self.head = ClassifierHead(
-            self.num_features, num_classes, pool_type=global_pool, drop_rate=drop_rate, input_fmt="NHWC", **dd
+        for i, stage in enumerate(arch.stages[:-1]):
+            for j, block in enumerate(stage.blocks):
+                if block.num_heads % 2:
+                    raise ValueError(
+                        f"stages[{i}].blocks[{j}].num_heads is {block.num_heads}, but must be even in the first three "
+                        "stages of family 'shunted', where half of the heads see coarser tokens."
+                    )
+        return arch
+
+    def smallest_side(self) -> int:
+        return self.arch.patch_size - 1
+
+    def make_stage(self, index: int, drop_path_rate: float, device=None, dtype=None) -> nn.Module:
+        dd = {"device": device, "dtype": dtype}
+        arch, dim = self.arch, self.arch.embed_dims[index]
+        patch_embed: nn.Module = (
+            Downsample(arch.embed_dims[index - 1], dim, **dd)
+            if index
+            else Stem(self.in_chans, dim, arch.patch_size, arch.stem_depth, **dd)
         )
-        self.init_weights(needs_reset=False)
+        blocks = BlockSequence(*self.make_blocks(index, drop_path_rate, **dd))
+        norm = nn.LayerNorm(dim, eps=1e-6, **dd)
+        return nn.Sequential(OrderedDict(patch_embed=patch_embed, blocks=blocks, norm=norm))
 
     @staticmethod
     def make_block(arch: Arch, stage: int, index: int, *, drop_path: float = 0.0, device=None, dtype=None) -> nn.Module:
@@ -290,33 +249,14 @@ class Shunted(nn.Module):
         assert isinstance(genes, ShuntedBlock)
         return Block(where.embed_dim, genes, MERGING_RATES[stage], drop_path, device=device, dtype=dtype)
 
-    @staticmethod
-    def blocks_path(stage: int) -> str:
-        return f"stages.{stage}.blocks"
-
-    @torch.jit.ignore
-    def init_weights(self, mode: str = "", needs_reset: bool = True) -> None:
-        """Initialise as the official code; `needs_reset` also where modules have initialised themselves."""
-        if mode:
-            raise ValueError(f"The initialisation mode is {mode!r}, but Shunted has one only; leave the mode empty.")
-
-        def init(module: nn.Module, name: str = "") -> None:
-            if isinstance(module, nn.Linear):
-                trunc_normal_(module.weight, std=0.02)
+    def init_layer(self, module: nn.Module) -> bool:
+        if isinstance(module, nn.Conv2d):
+            kernel = module.kernel_size[0] * module.kernel_size[1]
+            _normal_by_fan_out(module.weight, kernel * module.out_channels // module.groups)
+            if module.bias is not None:
                 nn.init.zeros_(module.bias)
-            elif isinstance(module, nn.Conv2d):
-                kernel = module.kernel_size[0] * module.kernel_size[1]
-                _normal_by_fan_out(module.weight, kernel * module.out_channels // module.groups)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
-            elif needs_reset:
-                getattr(module, "reset_parameters", lambda: None)()
-
-        named_apply(init, self)
-
-    @torch.jit.ignore
-    def no_weight_decay(self) -> set[str]:
-        return {name for name, p in self.named_parameters() if name.endswith(".bias") and p.ndim > 1}  # factored
+            return True
+        return super().init_layer(module)
 
     @torch.jit.ignore
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
@@ -326,100 +266,6 @@ class Shunted(nn.Module):
             (r"^stages\.(\d+)\.norm", (99999,)),  # with the last block
         ]
         return dict(stem=r"^stages\.0\.patch_embed", blocks=r"^stages\.(\d+)" if coarse else fine)
-
-    @torch.jit.ignore
-    def set_grad_checkpointing(self, enable: bool = True) -> None:
-        for module in self.modules():
-            if isinstance(module, ShuntedStage):
-                module.grad_checkpointing = enable
-
-    @torch.jit.ignore
-    def get_classifier(self) -> nn.Module:
-        return self.head.fc
-
-    @torch.jit.ignore
-    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        self.num_classes = num_classes
-        if global_pool is not None:
-            self.global_pool = global_pool
-        self.head.reset(num_classes, pool_type=global_pool, **get_device_dtype(self))
-
-    @torch.jit.ignore
-    def set_input_size(self, img_size: int | tuple[int, int]) -> None:
-        """Say which size the network is meant for; it takes any other as well."""
-        size = tuple(img_size) if isinstance(img_size, tuple | list) else (img_size, img_size)
-        smallest = self.arch.patch_size - 1
-        if len(size) != 2 or any(isinstance(s, bool) or not isinstance(s, int) or s < smallest for s in size):
-            raise ValueError(
-                f"img_size is {img_size!r}, but must be an integer of at least {smallest} or a pair (height, width)."
-            )
-        self.img_size = size
-
-    @torch.jit.ignore
-    def forward_intermediates(
-        self,
-        x: Tensor,
-        indices: int | list[int] | None = None,
-        norm: bool = False,
-        stop_early: bool = False,
-        output_fmt: str = "NCHW",
-        intermediates_only: bool = False,
-    ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
-        """The outputs of the stages in `indices` (the last n if an int), and the final features.
-
-        Args:
-            norm: no effect, as every stage ends in a norm of its own.
-            stop_early: run no stage after the last one that is wanted.
-            output_fmt: "NCHW" or "NHWC".
-        """
-        if output_fmt not in ("NCHW", "NHWC"):
-            raise ValueError(f"output_fmt is {output_fmt!r}, but must be 'NCHW' or 'NHWC'.")
-        take, last = feature_take_indices(len(self.stages), indices)
-        maps = []
-        for i, stage in enumerate(self.stages[: last + 1] if stop_early else self.stages):
-            x = stage(x)
-            if i in take:
-                maps.append(x.permute(0, 3, 1, 2).contiguous() if output_fmt == "NCHW" else x)
-        return maps if intermediates_only else (x, maps)
-
-    @torch.jit.ignore
-    def prune_intermediate_layers(
-        self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
-    ) -> list[int]:
-        """Drop the stages that the intermediates `indices` do not need; their norms stay, as they are part of them."""
-        take, last = feature_take_indices(len(self.stages), indices)
-        self.stages = self.stages[: last + 1]
-        if prune_head:
-            self.reset_classifier(0, "")
-        return take
-
-    def forward_features(self, x: Tensor) -> Tensor:
-        return self.stages(x)
-
-    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        return self.head(x, pre_logits=True) if pre_logits else self.head(x)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.forward_head(self.forward_features(x))
-
-
-def _check_arch(arch: Arch) -> None:
-    if arch.family != "shunted":
-        raise ValueError(
-            f"The architecture is of family {arch.family!r}, but Shunted builds family 'shunted'; use the model "
-            f"{arch.family!r}."
-        )
-    if arch.patch_size % 2:
-        raise ValueError(
-            f"patch_size is {arch.patch_size}, but must be even in family 'shunted', whose stem starts at half size."
-        )
-    for i, stage in enumerate(arch.stages[:-1]):
-        for j, block in enumerate(stage.blocks):
-            if block.num_heads % 2:
-                raise ValueError(
-                    f"stages[{i}].blocks[{j}].num_heads is {block.num_heads}, but must be even in the first three "
-                    "stages of family 'shunted', where half of the heads see coarser tokens."
-                )
 
 
 def _normal_by_fan_out(weight: Tensor, fan_out: int) -> None:
@@ -432,41 +278,15 @@ def _normal_by_fan_out(weight: Tensor, fan_out: int) -> None:
 
 def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dict[str, Tensor]:
     """Weights of our own or the official layout for this model."""
-    for wrapper in ("model", "state_dict"):
-        state_dict = state_dict[wrapper] if isinstance(state_dict.get(wrapper), Mapping) else state_dict
-    weights = dict(state_dict)
+    weights = unwrap(state_dict)
     official = any(key.startswith("patch_embed1.") for key in weights)
     if official:
         weights = {_from_official_name(key): value for key, value in weights.items()}
 
-    out, wrong = {}, []
-    for name, target in model.state_dict().items():
-        if name not in weights:
-            # timm drops a classifier of another size after this filter; one that should be there must be.
-            ours = model.num_classes == getattr(model, "pretrained_cfg", {}).get("num_classes")
-            wrong += [f"{name!r} is missing"] if ours or not name.startswith("head.") else []
-            continue
-        value = weights[name]
-        if official and value.numel() == target.numel():
-            value = _from_official(name, value, target.shape)
-        # timm fits channels and classes to the model after this filter.
-        if value.shape != target.shape and name not in (_FIRST_CONV + ".weight", "head.fc.weight", "head.fc.bias"):
-            wrong.append(f"{name!r} has shape {list(value.shape)} instead of {list(target.shape)}")
-        out[name] = value.contiguous()
-    for name in weights.keys() - out.keys():
-        if name.startswith("head.fc."):
-            out[name] = weights[name]
-        else:
-            wrong.append(f"{name!r} is not part of the model")
-    if wrong:
-        more = f" (and {len(wrong) - 1} more such differences)" if len(wrong) > 1 else ""
-        raise ValueError(
-            f"The checkpoint does not fit this Shunted network: {min(wrong)}{more}; load weights of this architecture."
-        )
-    return out
+    def adapt(name: str, value: Tensor, shape: torch.Size) -> Tensor:
+        return _from_official(name, value, shape) if official else value
 
-
-_FIRST_CONV = "stages.0.patch_embed.conv.0"
+    return fit_weights(weights, model, adapt)
 
 
 def _from_official_name(name: str) -> str:
@@ -496,39 +316,22 @@ def _from_official(name: str, value: Tensor, shape: torch.Size) -> Tensor:
 
 
 def _create_shunted(variant: str, pretrained: bool = False, **kwargs: Any) -> Shunted:
-    if pretrained:
-        cfg = resolve_pretrained_cfg(variant, kwargs.get("pretrained_cfg"), kwargs.get("pretrained_cfg_overlay"))
-        if not (cfg.has_weights or cfg.state_dict):
-            raise ValueError((_NOTHING_PUBLISHED if variant == "shunted" else _ON_A_DRIVE).format(variant))
-    feature_cfg = dict(out_indices=(0, 1, 2, 3), flatten_sequential=True, feature_cls="getter")
-    return build_model_with_cfg(
-        Shunted,
-        variant,
-        pretrained,
-        pretrained_filter_fn=checkpoint_filter_fn,
-        feature_cfg={**feature_cfg, **(kwargs.pop("feature_cfg", None) or {})},
-        **kwargs,
-    )
+    refusal = NOTHING_PUBLISHED if variant == "shunted" else _ON_A_DRIVE
+    return build(Shunted, checkpoint_filter_fn, variant, pretrained, refusal, **kwargs)
 
 
-_FOLDER = "timm.create_model('local-dir:<folder>', pretrained=True)"
-_NOTHING_PUBLISHED = f"No weights of {{}} are published; use pretrained=False, or load a trained folder with {_FOLDER}."
 _ON_A_DRIVE = (
     "The weights of {} are published only behind a drive link that cannot be fetched automatically; use "
-    f"pretrained=False, or convert the official checkpoint with `s3zoo convert` and load the folder with {_FOLDER}."
+    f"pretrained=False, or convert the official checkpoint with `s3zoo convert` and load the folder with {FOLDER}."
 )
 
 
 def _cfg(**kwargs: Any) -> dict[str, Any]:
     return {
-        "num_classes": 1000,
-        "input_size": (3, 224, 224),
+        **IMAGENET,
         "pool_size": (7, 7),
         "crop_pct": 0.875,
-        "interpolation": "bicubic",
-        "mean": IMAGENET_DEFAULT_MEAN,
-        "std": IMAGENET_DEFAULT_STD,
-        "first_conv": _FIRST_CONV,
+        "first_conv": Shunted.first_conv,
         "classifier": "head.fc",
         "license": "unknown",  # of the weights: their repository has no licence file
         "origin_url": "https://github.com/OliverRensu/Shunted-Transformer",

@@ -70,6 +70,8 @@ class SearchRun(Run):
     def __post_init__(self) -> None:
         if self.hierarchy not in ("none", "glit"):
             raise ValueError(f"hierarchy is {self.hierarchy!r}, but must be 'none' or 'glit'.")
+        if self.space.family == "ladder":  # Supernet takes a tower in model_args; a run has no setting for it
+            raise ValueError("a search run has no tower to give to space family 'ladder'; use Supernet from Python.")
         if self.hierarchy == "glit" and (self.space.family != "glit" or self.space_search.method != "none"):
             raise ValueError("hierarchy 'glit' needs a GLiT space and space_search.method 'none'.")
         fixed = self.space.family == "autoformer" and self.space_search.method == "none"
