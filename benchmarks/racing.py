@@ -51,7 +51,7 @@ def raced(generations: Sequence[Sequence[Arch]], right: np.ndarray, order: int) 
         scores |= zip(archs, race(archs, best), strict=True)
     winner = max(scores, key=lambda arch: scores[arch].accuracy)
     accuracy = 100 * right.mean(1)
-    return Outcome(float(accuracy.max() - accuracy[row[winner]]), race.forwards / right.size)
+    return Outcome(round(float(accuracy.max() - accuracy[row[winner]]), 6), race.forwards / right.size)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """The whole S3 pipeline on scikit-learn's digits (1,797 grey images of 8 x 8): three spaces, three supernets.
 
 Command:  make search          (= python tools/search.py digits)
-Expected: not measured yet
-Cost:     not measured yet
+Expected: 97.3 +- 0.3 % of the test images (5 seeds, measured; docs/results.md)
+Cost:     about 4 minutes of one core
 """
 
 from s3zoo.search.config import ArchSearch, Final, SearchRun
