@@ -207,7 +207,7 @@ def test_drop_path_rates_are_spaced_over_the_supernets_depth():
     net = supernet("autoformer", drop_path_rate=0.3)
     view = net.subnet(net.space.smallest())  # 2 of 3 blocks
     rates = [m.drop_prob for m in view.modules() if type(m).__name__ == "DropPath"]
-    assert sorted(set(rates)) == pytest.approx([0.15]) or sorted(set(rates)) == pytest.approx([0.0, 0.15])
+    assert sorted(set(rates)) == pytest.approx([0.0, 0.15])  # not 0 and 0.3, as a network of its own would have
 
 
 def test_recalibration_forgets_other_subnets():
