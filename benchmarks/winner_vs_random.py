@@ -20,8 +20,9 @@ from s3zoo.search.evaluate import accuracy
 from s3zoo.space import Space
 from s3zoo.supernet import Supernet
 from s3zoo.training import checkpoint
-from s3zoo.training.config import Data
+from s3zoo.training.config import Data, Tower
 from s3zoo.training.data import ImageData
+from s3zoo.training.features import tower_of
 
 
 def main() -> None:
@@ -49,14 +50,18 @@ def compare(folder: Path, count: int) -> tuple[float, list[float]]:
     place = max(folder.glob("space*/search-0")).parent
     space = Space.from_dict(json.loads((place / "space.json").read_text()))
     shape = {k: config["data"][k] for k in ("img_size", "num_classes", "in_chans")}
-    supernet = Supernet(space, sharing=config["supernet"]["sharing"], **shape)
+    priced, model_args = dict(shape), {}
+    if space.family == "ladder":
+        model_args["tower"] = tower = tower_of(Tower(**config["tower"]), data.config, "cpu")
+        priced["tower_dim"] = tower.embed_dim
+    supernet = Supernet(space, sharing=config["supernet"]["sharing"], **shape, model_args=model_args)
     saved = checkpoint.load(place / "supernet")
     assert saved is not None
     supernet.load_state_dict({n.removeprefix("weight."): t for n, t in saved[0].items() if n.startswith("weight.")})
     winner = json.loads((place / "search-0/winner.json").read_text())
     near = Budget({"params": Limit(0.9 * winner["params"], 1.1 * winner["params"])})
     rng = random.Random(0)
-    feasible = check_feasible(space, near, Pricer(**shape), rng)
+    feasible = check_feasible(space, near, Pricer(**priced), rng)
     drawn = (feasible.draw(rng) for _ in range(count))
     batches = list(data.test_batches())
 

@@ -1,7 +1,8 @@
 """The folder that is a model: `model.safetensors` and a `config.json` that timm reads.
 
 `timm.create_model("local-dir:FOLDER", pretrained=True)` builds and loads it once s3zoo is imported. The config names
-the family's generic entrypoint and carries the architecture, so that any searched network comes back the same way.
+the family's generic entrypoint and carries the architecture, so that any searched network comes back the same way; it
+records the sha256 of the weights, which `models/loading.py` checks.
 """
 
 from __future__ import annotations
@@ -22,11 +23,10 @@ from torch import nn
 from s3zoo import __version__
 from s3zoo.arch import Arch
 from s3zoo.models import ENTRYPOINTS
+from s3zoo.models.loading import CONFIG, WEIGHTS
 from s3zoo.models.official import replacing, sha256
 
 SCHEMA_VERSION = 1
-WEIGHTS = "model.safetensors"
-CONFIG = "config.json"
 
 
 def save_model(
@@ -63,9 +63,13 @@ def save_model(
     with replacing(folder / WEIGHTS) as temporary:
         save_file(tensors, temporary, metadata={"format": "pt"})  # one key: with more, the bytes vary from run to run
         config["s3zoo"]["sha256"] = sha256(temporary)
+    write_config(folder, config)
+    return folder
+
+
+def write_config(folder: Path, config: Mapping[str, Any]) -> None:
     with replacing(folder / CONFIG) as temporary:
         temporary.write_text(json.dumps(config, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    return folder
 
 
 def _config(model: Any, provenance: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,9 +131,10 @@ def _default_cfg(model: Any) -> dict[str, Any]:
 
 def _pretrained_cfg(model: Any, input_size: tuple[int, int, int]) -> dict[str, Any]:
     """timm's config of the model as it is now: its input size and classes, and nothing on where weights came from."""
-    cfg = getattr(model, "pretrained_cfg", None) or _default_cfg(model)  # the latter if not by timm.create_model
-    cfg = filter_pretrained_cfg(cfg, remove_source=True)
-    for field in ("state_dict", "architecture", "custom_load"):
+    own = getattr(model, "pretrained_cfg", None)  # absent if the model was not built by timm.create_model
+    cfg = filter_pretrained_cfg(own or _default_cfg(model), remove_source=True)
+    # Without its own config, the model holds none of the weights whose licence the family's names.
+    for field in ("state_dict", "architecture", "custom_load", *(() if own else ("license",))):
         cfg.pop(field, None)
     if cfg.get("tag") == "untrained":
         del cfg["tag"]
@@ -139,11 +144,12 @@ def _pretrained_cfg(model: Any, input_size: tuple[int, int, int]) -> dict[str, A
         if cfg.get("pool_size"):
             reduction = model.feature_info[-1]["reduction"]
             cfg["pool_size"] = tuple(-(-side // reduction) for side in input_size[1:])
-    # From other than 3 channels timm cannot adapt it: it would drop the weights.
-    cfg["first_conv"] = _default_cfg(model)["first_conv"] if input_size[0] == 3 else None
+    # timm adapts it from 3 channels, leaves it alone if there is 1, and would drop the weights otherwise.
+    cfg["first_conv"] = _default_cfg(model)["first_conv"] if input_size[0] in (1, 3) else None
     if not model.num_classes:
         cfg.pop("label_names", None)
-    return cfg | {"input_size": input_size, "num_classes": model.num_classes}
+    # With the name of the file, timm asks the Hub for no other: it would fall back to a pickle.
+    return cfg | {"input_size": input_size, "num_classes": model.num_classes, "hf_hub_filename": WEIGHTS}
 
 
 def _check_loadable(model: nn.Module, config: dict[str, Any]) -> None:
@@ -162,8 +168,11 @@ def _check_loadable(model: nn.Module, config: dict[str, Any]) -> None:
         )
 
 
-def load_config(folder: str | Path, *, verify: bool = False) -> dict[str, Any]:
-    """The config of a folder that `save_model` wrote, checked; with `verify`, the weights too (sha256)."""
+def load_config(folder: str | Path, *, verify: bool = False, plain: bool = False) -> dict[str, Any]:
+    """The config of a folder that `save_model` wrote, checked; with `verify`, the weights too (sha256).
+
+    With `plain`, the folder may also be one that was exported for plain timm.
+    """
     folder = Path(folder).expanduser()
     path = folder / CONFIG
     if not path.is_file() or not (folder / WEIGHTS).is_file():
@@ -173,16 +182,16 @@ def load_config(folder: str | Path, *, verify: bool = False) -> dict[str, Any]:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{str(path)!r} is not valid JSON ({error}); write the model again.") from None
-    ours = config.get("s3zoo") if isinstance(config, dict) else None
-    args = config.get("model_args") if isinstance(config, dict) else None
-    if not isinstance(ours, dict) or not isinstance(args, dict) or "arch" not in args:
+    ours: Any = config.get("s3zoo") if isinstance(config, dict) else None
+    args: Any = config.get("model_args") if isinstance(config, dict) else None
+    if not (isinstance(ours, dict) and isinstance(args, dict) and ("arch" in args or (plain and "arch" in ours))):
         raise ValueError(f"{str(path)!r} was not written by s3zoo; give a folder that save_model wrote.")
-    if ours.get("schema_version") != SCHEMA_VERSION:
+    if "arch" in args and ours.get("schema_version") != SCHEMA_VERSION:
         raise ValueError(
             f"{str(path)!r} has schema_version {ours.get('schema_version')!r}, but this release reads "
             f"{SCHEMA_VERSION}; use the release that wrote it."
         )
-    Arch.from_dict(args["arch"])
+    Arch.from_dict(args["arch"] if "arch" in args else ours["arch"])
     if verify and sha256(folder / WEIGHTS) != ours.get("sha256"):
         raise ValueError(f"{str(folder / WEIGHTS)!r} is not the file that {CONFIG} describes; copy or write it again.")
     return config

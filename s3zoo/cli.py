@@ -25,6 +25,17 @@ COMMANDS = {
     "doctor": Command("s3zoo.doctor:main", "print versions, devices, threads and which optional parts are present"),
     "convert": Command("s3zoo.convert:main", "turn an official checkpoint into safetensors and config.json"),
     "search": Command("s3zoo.search.command:main", "search an architecture"),
+    "train": Command("s3zoo.training.command:main", "train, finetune, probe or distil a model on your images"),
+    "evaluate": Command("s3zoo.evaluate:main", "accuracy, size, speed and memory of models on a dataset"),
+    "predict": Command("s3zoo.predict:main", "the five likeliest classes of an image"),
+    "publish": Command("s3zoo.hub:main", "make a Hugging Face Hub repository of a run or a model folder, and push it"),
+    "export": Command("s3zoo.export:main", "write a model for plain timm or as ONNX, checked against PyTorch"),
+    "zoo": Command("s3zoo.zoo:main", "list every model; write the page to browse them and the model cards"),
+    "train_mm": Command("s3zoo.transfer.mm.command:train", "train a detector or segmenter (mmdet, mmseg)"),
+    "test_mm": Command("s3zoo.transfer.mm.command:test", "evaluate a detector or segmenter"),
+    "predict_mm": Command("s3zoo.transfer.mm.command:predict", "draw boxes, masks or segments on images"),
+    "flops_mm": Command("s3zoo.transfer.mm.flops:main", "parameters and FLOPs of a detector or segmenter, by part"),
+    "vqa": Command("s3zoo.transfer.vqa.command:main", "train, evaluate and ask visual question answering"),
 }
 
 # What a command may raise to tell the user, in one sentence, what to do differently.

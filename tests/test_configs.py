@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from s3zoo import cost
+from s3zoo.models import ENTRYPOINTS
 from s3zoo.search.budget import Budget, Pricer, check_feasible
 from s3zoo.search.command import main, plan
 from s3zoo.search.config import SearchRun
@@ -29,7 +31,9 @@ from s3zoo.training.config import Train, difference, keys, load_config, overridd
 FOLDER = Path(__file__).resolve().parent.parent / "configs" / "search"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
 FAMILIES = ("autoformer", "s3", "glit", "s4")  # papers, by the beginning of the name
-PAPER = [name for name in NAMES if name.startswith(FAMILIES) and not name.endswith("_official")]
+BASELINES = [name for name in NAMES if name.endswith("_baseline")]  # one network each: S4's Table 3 without S4
+PAPER = [n for n in NAMES if n.startswith(FAMILIES) and not n.endswith("_official") and n not in BASELINES]
+BODIES = ("vit", "swin", "shunted", "clip")
 SUPERNETS = {"autoformer": 1, "s3": 3, "glit": 2, "s4": 4}
 
 # Training images of each dataset; SUN397 as its config assumes.
@@ -48,12 +52,15 @@ def text(name: str) -> str:
 
 
 def pricer(run: SearchRun) -> Pricer:
-    return Pricer(img_size=run.data.img_size, num_classes=run.data.num_classes, in_chans=run.data.in_chans)
+    width = {"debug_s4_clip": 64, "cifar10_s4_clip_2core": 256}.get(run.name, 768)  # of test_vit, TinyCLIP, CLIP ViT-B
+    shape = {"img_size": run.data.img_size, "num_classes": run.data.num_classes, "in_chans": run.data.in_chans}
+    return Pricer(**shape, tower_dim=width)
 
 
 def images(name: str) -> int:
     """Training images without the held-out ones."""
     total = next((n for word, n in IMAGES.items() if re.search(rf"{word}(?!\d)", name)), IMAGENET_IMAGES)
+    total = IMAGES["cifar10"] if name in BASELINES else total
     data = config(name).data
     return data.train_limit or (IMAGES["digits"] if data.name == "digits" else total) - data.holdout
 
@@ -65,9 +72,10 @@ def test_the_list_of_configs() -> None:
     """Recipes of the papers, versions for two cores, the default and a debug config for every pipeline."""
     expected = {"digits", "s3", *(f"s4_vit_cifar10{variant}" for variant in ("", "_unconstrained", "_s3"))}
     expected |= {f"{family}_{size}" for family in ("autoformer", "glit") for size in ("tiny", "small", "base")}
-    expected |= {f"s4_vit_{data}" for data in ("cifar100", "tiny_imagenet", "sun397")}
-    expected |= {f"cifar10_{what}_2core" for what in ("s3", "s4_vit", "autoformer", "glit")}
-    expected |= {f"debug_{what}" for what in ("s3", "s4", "autoformer", "glit")}
+    expected |= {f"s4_{b}_{data}" for b in BODIES for data in ("cifar10", "cifar100", "tiny_imagenet", "sun397")}
+    expected |= {f"s4_{body}_baseline" for body in BODIES}
+    expected |= {f"cifar10_{what}_2core" for what in ("s3", *(f"s4_{body}" for body in BODIES), "autoformer", "glit")}
+    expected |= {f"debug_{what}" for what in ("s3", "s4", "s4_swin", "s4_shunted", "s4_clip", "autoformer", "glit")}
     assert expected <= set(NAMES)
 
 
@@ -77,7 +85,7 @@ def test_name_and_text(name: str) -> None:
     labels = {line.partition(":")[0]: line for line in text(name).splitlines()}
     assert {"Expected", "Cost", "Command"} <= labels.keys()
     assert re.search(rf"\b{name}\b", labels["Command"])
-    if name in PAPER:
+    if name in PAPER + BASELINES:
         assert "% top-1" in labels["Expected"] and "(the paper's figure" in " ".join(text(name).split())
 
 
@@ -90,24 +98,25 @@ def test_the_command_as_printed(name: str, capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().out.startswith(f"run          {name}, seed 0")
     recommended = re.findall(r"--set ('[^']+'|[^\s`)]+)", text(name))
     assert len(recommended) == text(name).count("--set")
-    overridden(config(name), [setting.strip("'") for setting in recommended])
+    for setting in recommended:
+        overridden(config(name), [setting.strip("'")])
 
     ranks = int(found[1]) if (found := re.search(r"--nproc-per-node (\d+)", before)) else 1
     for train in (config(name).supernet, config(name).final.train):
         assert train.batch_size % (2 * ranks * train.accumulate) == 0  # Mixup pairs the images of a rank
-        assert train.batch_size <= images(name) and train.warmup_epochs < train.epochs
+        assert train.batch_size <= images(name)
+        assert train.warmup_epochs < train.epochs or (train.epochs == 0 and name in BASELINES)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_plan(name: str) -> None:
     run = config(name)
     shown = plan(run)
-    shape = {"img_size": run.data.img_size, "num_classes": run.data.num_classes, "in_chans": run.data.in_chans}
     archs = [run.space.smallest(), run.space.largest()]
     if run.space.family == "glit":  # more global heads are not more parameters: look at all blocks
         base = {dim.name: dim.choices[-1] for dim in run.space.dims}
         archs = [run.space.build(base | genes) for genes in run.space.candidates(0, 0)]
-    prices = [cost.params(arch.effective(run.data.img_size), **shape) for arch in archs]
+    prices = [int(pricer(run)(arch)["params"]) for arch in archs]
     assert f"parameters   {min(prices):,} to {max(prices):,}" in shown
     assert f"{run.space.size():,} architectures" in shown
     if name in PAPER:
@@ -146,8 +155,9 @@ def test_s4_can_come_below_its_limit(name: str) -> None:
     run = config(name)
     limit = run.space_search
     assert limit.allows(pricer(run)(run.space.smallest())[limit.limit_metric])
-    # Where there is a limit, the first space breaks it, as the paper's does.
-    assert limit.allows(pricer(run)(run.space.largest())[limit.limit_metric]) == (limit.upper == math.inf)
+    # Where there is a limit, the first space breaks it, as the paper's does, but for Shunted's.
+    below = limit.upper == math.inf or name.startswith("s4_shunted")
+    assert limit.allows(pricer(run)(run.space.largest())[limit.limit_metric]) == below
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -189,6 +199,13 @@ FIGURES = {  # top-1 in percent, params, held-out images
     "s4_vit_cifar100": ("78.68", "26.5M", 5_000), "s4_vit_tiny_imagenet": ("67.92", "27.5M", 10_000),
     "s4_vit_sun397": ("68.82", "28.7M", 3_970), "s4_vit_cifar10_unconstrained": ("94.49", "35.4M", 5_000),
     "s4_vit_cifar10_s3": ("94.23", "29M", 5_000),
+    # Table 3; parameters to the digits that Tables 5 and 6 have
+    "s4_swin_cifar10": ("95.65", "25.4M", 5_000), "s4_swin_cifar100": ("80.31", "26.2M", 5_000),
+    "s4_swin_tiny_imagenet": ("73.09", "28.4M", 10_000), "s4_swin_sun397": ("74.32", "28.4M", 3_970),
+    "s4_shunted_cifar10": ("97.67", "20.2M", 5_000), "s4_shunted_cifar100": ("85.66", "21.6M", 5_000),
+    "s4_shunted_tiny_imagenet": ("75.59", "21.3M", 10_000), "s4_shunted_sun397": ("78.19", "21.5M", 3_970),
+    "s4_clip_cifar10": ("97.23", "20M", 5_000), "s4_clip_cifar100": ("87.63", "26M", 5_000),
+    "s4_clip_tiny_imagenet": ("81.35", "28M", 10_000), "s4_clip_sun397": ("85.87", "30M", 3_970),
 }  # fmt: skip
 
 
@@ -218,11 +235,46 @@ def test_what_follows_the_supernets() -> None:
         run = config(name)
         assert (run.hierarchy, run.final.mode, run.final.top) == ("glit", "retrain", 5)
         assert (run.final.train.epochs, run.final.train.opt, run.final.train.lr) == (300, "adamw", 1e-3)
-    classes = {"s4_vit_cifar10": 10, "s4_vit_cifar100": 100, "s4_vit_tiny_imagenet": 200, "s4_vit_sun397": 397}
-    for name, count in classes.items():
-        run = config(name)
+    classes = {"cifar10": 10, "cifar100": 100, "tiny_imagenet": 200, "sun397": 397}
+    for (data, count), body in itertools.product(classes.items(), BODIES):
+        run = config(f"s4_{body}_{data}")
         assert run.data.num_classes == count and run.final.mode == "retrain"
         assert run.final.train == dataclasses.replace(run.supernet, epochs=300)  # "other settings are all same"
+        limit = 22e6 if body == "shunted" else 30e6
+        assert (run.space_search.upper, run.arch_search.budgets) == (limit, (f"params<={limit / 1e6:g}M",))
+        assert (run.space_search.iterations, run.space_search.pairs) == (3, 40)
+        assert run.space == SPACES[f"s4_{body}"]
+        assert dataclasses.replace(run.data, mean=(), std=()) == dataclasses.replace(
+            config(f"s4_vit_{data}").data, mean=(), std=()
+        )
+
+
+@pytest.mark.parametrize(
+    ("body", "counts", "printed"),
+    [
+        ("vit", {10: 28_853_386}, (29, 29, 29, 30)),
+        (
+            "swin",
+            {200: 27_673_154, 397: 27_824_647},
+            None,
+        ),  # the paper prints 27/28/28/28: neither rounded nor ceilings
+        ("shunted", {200: 21_990_856, 397: 22_091_917}, (22, 22, 22, 23)),
+        ("clip", {10: 30_731_530, 397: 31_029_133}, (31, 31, 31, 32)),
+    ],
+)
+def test_the_networks_without_s4(body: str, counts: dict[int, int], printed: tuple[int, ...] | None) -> None:
+    """One architecture, with the sizes of the paper's Table 3 (millions, rounded up); trained as S4's winner is."""
+    run, searched = config(f"s4_{body}_baseline"), config(f"s4_{body}_cifar10")
+    assert run.space.size() == 1
+    assert (run.data, run.final, run.tower) == (searched.data, searched.final, searched.tower)
+    assert run.supernet.epochs == 0 and run.space_search.method == "none"
+    network = run.space.largest()
+    for classes, params in counts.items():
+        model = timm.create_model(ENTRYPOINTS[network.family], arch=network, num_classes=classes, device="meta")
+        assert sum(p.numel() for p in model.parameters()) == params == cost.params(network, num_classes=classes)
+    if printed is not None:
+        sizes = [cost.params(network, num_classes=classes) for classes in (10, 100, 200, 397)]
+        assert tuple(math.ceil(size / 1e6) for size in sizes) == printed
 
 
 def test_variants_differ_in_one_thing() -> None:
@@ -236,7 +288,7 @@ def test_variants_differ_in_one_thing() -> None:
     assert changed("s4_vit_cifar100") == {"data.num_classes"}
 
 
-@pytest.mark.parametrize("name", PAPER)
+@pytest.mark.parametrize("name", PAPER + BASELINES)
 def test_cost_as_printed(name: str) -> None:
     """Steps, FLOP and GPU time of the text follow from the config: two FLOP a MAC, a backward pass of two forwards."""
     run = config(name)
@@ -261,6 +313,10 @@ def test_cost_as_printed(name: str) -> None:
         supernets = one * (1 + (run.space_search.iterations if run.space_search.method != "none" else 0))
         finals = mean(run.space) if run.final.mode == "retrain" else 0.0
     flop = 6 * images(name) * (run.supernet.epochs * supernets + run.final.train.epochs * finals)
+    if run.space.family == "ladder":  # forward passes of ViT-B/16: patches, then 12 blocks of width 768 on 197 tokens
+        tower = 196 * 768**2 + 12 * (197 * (4 * 768**2 + 2 * 768 * 3072) + 2 * 197**2 * 768)
+        passes = run.supernet.epochs * (1 + run.space_search.iterations) + run.final.train.epochs
+        flop += 2 * tower * images(name) * passes
     printed = re.search(r"([\d.]+) x 10\^(\d+) FLOP", plain)
     assert printed is not None
     assert float(printed[1]) * 10 ** int(printed[2]) == pytest.approx(flop, rel=0.08)

@@ -11,6 +11,7 @@ from s3zoo.training.distributed import Ranks
 
 CHILD = """
 import sys, torch
+from timm.layers import BatchNormAct2d
 from torch import nn
 from s3zoo.training import distributed
 from s3zoo.training.distributed import separate_batch_norms, synchronise_batch_norms
@@ -36,6 +37,10 @@ torch.testing.assert_close(part.running_var, whole.running_var)
 separate_batch_norms(part)
 assert type(part) is nn.BatchNorm1d and part.state_dict().keys() == whole.state_dict().keys()
 part.eval()(x)
+acting, alone = BatchNormAct2d(3), BatchNormAct2d(3)
+synchronise_batch_norms(acting)
+torch.testing.assert_close(acting(x[own, :, :, None]), alone(x[..., None])[own], rtol=1e-4, atol=1e-5)
+assert (acting.eval()(x[..., None]) >= 0).all()
 assert ranks.gather([("item", i) for i in ranks.share(list(range(5)))]) == [("item", i) for i in range(5)]
 assert ranks.from_first(ranks.rank) == 0
 distributed.stop()

@@ -190,7 +190,7 @@ def test_readme_maps_the_code_as_it_is() -> None:
     named = {match.rstrip("/") for match in re.findall(r"^ *([\w./]+)", code_map, re.M)}
     units = {path.name for path in (ROOT / "s3zoo").iterdir() if path.name != "__pycache__"}
     families = {path.name for path in (ROOT / "s3zoo" / "models").glob("[!_]*.py")}
-    assert named == {"s3zoo", "configs", "tools", "benchmarks", "docs", "tests"} | units | families
+    assert named == {"s3zoo", "configs", "tools", "benchmarks", "docs", "model_cards", "tests"} | units | families
     for target in re.findall(r"`make (\w+)`", readme):
         assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.M), target
 

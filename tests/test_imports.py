@@ -22,7 +22,8 @@ LAYERS = [
     {"artefact", "supernet"},
     {"training"},
     {"search"},
-    {"hub", "convert", "transfer"},
+    {"export", "cards", "convert", "transfer", "evaluate", "predict"},
+    {"hub", "zoo"},
     {"cli", "doctor"},
 ]
 LAYER = {unit: level for level, units in enumerate(LAYERS) for unit in units}

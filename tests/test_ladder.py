@@ -11,12 +11,13 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from timm.models import VisionTransformer, group_parameters
+from timm.models._hub import save_for_hf
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from s3zoo import artefact, cost
 from s3zoo.arch import Arch, LadderBlock, Stage
-from s3zoo.models.ladder import Ladder, build_tower
+from s3zoo.models.ladder import Ladder, build_tower, fingerprint
 from s3zoo.space import SPACES, _autoformer
 from s3zoo.supernet import Supernet
 
@@ -323,6 +324,64 @@ def test_a_saved_folder_comes_back(tmp_path, ladder):
     assert torch.equal(other.forward_features(x), model.forward_features(x)) and other(x).shape == (2, 7)
 
 
+def test_arch_in_every_form(tmp_path):
+    arch = uniform(2, 1.5, 2, 5, head_dim=4)
+    (tmp_path / "arch.json").write_text(arch.to_json())
+    for form in (arch, arch.to_dict(), arch.to_json(), tmp_path / "arch.json", str(tmp_path / "arch.json")):
+        assert timm.create_model("clip_ladder", arch=form, tower=TINY, img_size=32, device="meta").arch == arch
+
+
+def test_a_folder_by_timm_itself(tmp_path):
+    """With timm's own way to write one: the arguments are given by hand."""
+    args: dict[str, Any] = dict(arch=uniform(1, 1, 1, 4, head_dim=4), tower=TINY, img_size=32, num_classes=3)
+    model = timm.create_model("clip_ladder", **args).eval()
+    nn.init.normal_(model.query)
+    model_args = args | {"arch": model.arch.to_dict()}
+    save_for_hf(model, tmp_path, safe_serialization=True, model_args=model_args)
+    back = timm.create_model(f"local-dir:{tmp_path}", pretrained=True).eval()
+    x = torch.randn(2, 3, 32, 32)
+    assert torch.equal(back(x), model(x))
+
+
+def test_weights_of_another_decoder_are_refused():
+    args: dict[str, Any] = dict(tower=TINY, img_size=32, num_classes=3)
+    wide = timm.create_model("clip_ladder", arch=uniform(2, 1, 2, 4, head_dim=4), **args).state_dict()
+    foreign = timm.create_model("resnet10t", num_classes=3).state_dict()
+    for state, match in ((wide, "blocks.0"), (foreign, "is missing")):
+        overlay = dict(state_dict=state, num_classes=3)
+        with pytest.raises(ValueError, match=match) as error:
+            timm.create_model(
+                "clip_ladder", arch=uniform(2, 1, 1, 4, head_dim=4), pretrained=True, pretrained_cfg_overlay=overlay,
+                **args,
+            )  # fmt: skip
+        assert "\n" not in str(error.value)
+
+
+def test_drop_path_rises_over_the_layers_and_is_off_in_evaluation():
+    model = small(drop_path_rate=0.3)
+    assert [block.drop_path1.drop_prob for block in model.blocks] == pytest.approx([0.0, 0.15, 0.3])
+    assert not torch.equal(model.train()(images(32)), model(images(32)))
+    assert torch.equal(model.eval()(images()), model(images()))
+
+
+def test_the_fingerprint_of_a_tower():
+    """Changes with any weight, but not where timm only resamples for another input."""
+    tower = build_tower(TINY, img_size=32)
+    source = fingerprint(tower)
+    state = {name: value.clone() for name, value in tower.state_dict().items()}
+    state["pos_embed"] += 1
+    tower.load_state_dict(state)
+    assert fingerprint(tower) == source
+    for name in ("cls_token", "blocks.5.mlp.fc2.bias"):
+        changed = {**state, name: state[name] + 1e-6}
+        tower.load_state_dict(changed)
+        assert fingerprint(tower) != source
+    assert build_tower(TINY, img_size=32, sha256=source) is not None
+    with pytest.raises(ValueError, match="not those that the decoder was trained with"):
+        build_tower(TINY, img_size=32, sha256="0" * 64)
+    assert build_tower(TINY, img_size=32, dtype=torch.float64, sha256=source).pos_embed.dtype == torch.float64
+
+
 def test_a_tower_of_unknown_origin_is_not_saved(tmp_path):
     with pytest.raises(ValueError, match="cannot be found again"):
         artefact.save_model(tmp_path, small())
@@ -348,7 +407,11 @@ def test_mistakes_are_one_sentence():
     model = build()
     wide = model.tower_features(images(), depth=2)
     for call, match in (
-        (lambda: build(s3), "family 's3'"),
+        (lambda: build(s3), "family 's3'.* use the model 's3'"),
+        (lambda: timm.create_model("s3", arch=MIXED), "use the model 'clip_ladder'"),
+        (lambda: build_tower("test_vitt"), "'test_vitt', which timm does not know"),
+        (lambda: build_tower("resnet10t"), "resnet10t, but must be a timm vision transformer"),
+        (lambda: build_tower(TINY, "nowhere.safetensors"), "no file with weights of the tower at 'nowhere"),
         (lambda: build(ladder="rope"), "ladder is 'rope'"),
         (lambda: build(global_pool="avg"), "global_pool is 'avg'"),
         (lambda: build(img_size=20), r"img_size \(16, 16\) and in_chans 1"),

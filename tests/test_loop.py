@@ -207,7 +207,7 @@ def test_impossible_settings_are_named():
     for change, message in [
         ({"batch_size": 1000}, "only 96 training images"),
         ({"accumulate": 3}, "multiple of 3"),
-        ({"schedule": "steps"}, "'cosine' or 'constant'"),
+        ({"schedule": "steps"}, "'cosine', 'step' or 'constant'"),
         ({"sampling": "fair"}, "'uniform' or 'sandwich'"),
     ]:
         with pytest.raises(ValueError, match=message):

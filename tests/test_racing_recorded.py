@@ -22,7 +22,7 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_fifth_of_the_forwards_finds_the_winner(benchmark: Any) -> None:
     generations, right = benchmark.read()
     archs = [arch for archs in generations for arch in archs]
-    assert right.shape == (len(set(archs)), 5000) and len(archs) == len(set(archs)) >= 600
+    assert right.shape == (len(set(archs)), 5000) and len(archs) == len(set(archs)) == 1000
     outcomes = [benchmark.raced(generations, right, order) for order in range(20)]
     assert sum(outcome.lost <= 0.1 for outcome in outcomes) >= 19, outcomes
     assert max(outcome.share for outcome in outcomes) <= 0.2, outcomes

@@ -106,7 +106,7 @@ def test_the_exported_network_gives_the_reported_accuracy_in_a_new_process(finis
     reported = json.loads((finished / "result.json").read_text())["winners"][0]["test"]["top1"]
     assert float(printed.splitlines()[-1]) == pytest.approx(reported, abs=1e-9)
     config = json.loads((finished / "model/config.json").read_text())
-    assert config["s3zoo"]["provenance"]["test"]["top1"] == reported
+    assert config["s3zoo"]["provenance"]["metrics"][0]["value"] == reported
 
 
 def test_a_finished_run_is_not_run_again(finished, monkeypatch):

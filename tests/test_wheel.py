@@ -63,7 +63,8 @@ def test_contents(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     modules = {str(path.relative_to(ROOT)) for path in (ROOT / "s3zoo").rglob("*.py")}
     configs = {f"s3zoo/{path.relative_to(ROOT)}" for path in (ROOT / "configs").rglob("*.py")}
-    assert modules | configs <= set(names)
+    weights = {str(path.relative_to(ROOT)) for path in (ROOT / "s3zoo" / "weights").rglob("*") if path.is_file()}
+    assert modules | configs | weights <= set(names) and len(weights) >= 3
     assert not [name for name in names if name.startswith(("tests", "tools", "configs"))]
     licences = {name.rpartition("/")[2] for name in names if "dist-info/licenses/" in name}
     assert licences == {"LICENSE", "NOTICE"}
@@ -76,15 +77,27 @@ def test_doctor(outside: Path) -> None:
     assert found["problems"] == []
 
 
-def test_models_and_configs(outside: Path) -> None:
+def test_models_weights_and_configs(outside: Path) -> None:
+    """Bundled weights are found and give the accuracy that their config tells, with the network shut off."""
     code = """
-import runpy, s3zoo, timm
+import runpy, socket
+def refuse(*_): raise AssertionError("the network was touched")
+socket.socket.connect = socket.getaddrinfo = refuse
+import s3zoo, timm, torch
 from s3zoo.paths import configs_dir
+from s3zoo.training.splits import Digits
 print(s3zoo.__file__)
 print(*timm.list_models("s3_*"))
 print(runpy.run_path(str(configs_dir() / "probe" / "deep" / "some-run.py"))["answer"])
+model = timm.create_model("s3_nano.digits", pretrained=True).eval()
+digits, cfg = Digits(train=False), model.pretrained_cfg
+images = (torch.from_numpy(digits.data)[:, None] / 255 - cfg["mean"][0]) / cfg["std"][0]
+print(cfg["file"])
+print((model(images).argmax(1) == torch.from_numpy(digits.targets)).sum().item() * 100 / len(images))
 """
-    file, models, answer = run(outside, "python", "-c", code).splitlines()
-    assert Path(file).is_relative_to(outside)
-    assert {"s3_tiny", "s3_small", "s3_base"} <= set(models.split())
+    file, models, answer, folder, accuracy = run(outside, "python", "-c", code).splitlines()
+    assert Path(file).is_relative_to(outside) and Path(folder).is_relative_to(outside)
+    assert {"s3_nano", "s3_tiny", "s3_small", "s3_base"} <= set(models.split())
     assert answer == "42"
+    config = json.loads((ROOT / "s3zoo/weights/s3_nano.digits/config.json").read_text())
+    assert float(accuracy) == config["s3zoo"]["provenance"]["metrics"][0]["value"]

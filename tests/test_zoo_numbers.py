@@ -42,7 +42,8 @@ NAMES = sorted(name for family in MODELS for name in timm.list_models(module=fam
 
 def numbers(name: str) -> dict[str, int]:
     model = timm.create_model(name, device="meta")
-    shape = {"img_size": model.pretrained_cfg["input_size"][1], "num_classes": 1000}
+    cfg = model.pretrained_cfg
+    shape = {"img_size": cfg["input_size"][1], "in_chans": cfg["input_size"][0], "num_classes": cfg["num_classes"]}
     assert cost.params(model.arch, **shape) == sum(p.numel() for p in model.parameters())
     return {
         "img_size": shape["img_size"],

@@ -71,9 +71,11 @@ class Frame(nn.Module):
         """The architecture, if this network can be built from it."""
         arch = Arch.parse(arch)
         if arch.family != self.family:
+            from s3zoo.models import ENTRYPOINTS  # which knows all families, this file among them
+
             raise ValueError(
                 f"The architecture is of family {arch.family!r}, but {type(self).__name__} builds family "
-                f"{self.family!r}; use the model {arch.family!r}."
+                f"{self.family!r}; use the model {ENTRYPOINTS[arch.family]!r}."
             )
         return arch
 

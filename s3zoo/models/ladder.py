@@ -16,6 +16,7 @@ Ladder Side-Tuning, https://arxiv.org/abs/2206.06522, before each layer. With D 
 """
 
 import copy
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,17 +26,16 @@ import torch
 import torch.nn.functional as F
 from timm.data import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 from timm.layers import QuickGELU, get_device_dtype
-from timm.models import build_model_with_cfg, checkpoint, generate_default_cfgs, named_apply, register_model
-from timm.models._builder import resolve_pretrained_cfg
+from timm.models import checkpoint, generate_default_cfgs, register_model
 from torch import Tensor, nn
 
 from s3zoo.arch import Arch, LadderBlock, Stage
-from s3zoo.models.layers import DropPath, HeadLinear, HeadProjection, trunc_normal_
+from s3zoo.models.frame import ArchLike, Frame, Size, init_linear
+from s3zoo.models.layers import DropPath, HeadLinear, HeadProjection
+from s3zoo.models.loading import IMAGENET, build, find_weights, fit_weights, unwrap
 
-__all__ = ["Ladder", "build_tower"]  # register_model adds the entrypoints
+__all__ = ["Ladder", "build_tower", "tower_features"]  # register_model adds the entrypoints
 
-ArchLike = Arch | Mapping[str, Any] | str | Path
-Size = int | tuple[int, int]
 TOWER = "vit_base_patch16_clip_quickgelu_224.openai"  # the plain name builds exact GELU around QuickGELU's weights
 LADDERS = ("bottleneck", "linear", "none")
 GATE_TEMPERATURE = 0.1
@@ -114,6 +114,9 @@ class Block(nn.Module):
         return x + self.drop_path2(self.mlp(self.norm2(x))), y
 
 
+# The tower
+
+
 def build_tower(
     name: str = TOWER,
     pretrained: bool | str | Path = False,
@@ -121,29 +124,105 @@ def build_tower(
     in_chans: int = 3,
     device=None,
     dtype=None,
+    sha256: str = "",
 ) -> nn.Module:
     """A frozen timm ViT for any number of decoders.
 
     Args:
         pretrained: load the published weights, or those of a file. Without, they are random but the same each time, so
             that what was trained on such a tower is of use again (in tests and trials).
+        sha256: the `fingerprint` that the weights must have; empty: any.
     """
     device = torch.empty(0, device=device).device
     args: dict[str, Any] = dict(num_classes=0, img_size=img_size, in_chans=in_chans)
+    source = dict(name=name, pretrained=pretrained, img_size=img_size, in_chans=in_chans, dtype=dtype, sha256=sha256)
     if device.type == "meta":
         with device:
-            tower = timm.create_model(name, **args)
+            tower = _created(name, **args)
     else:
-        overlay = dict(file=str(pretrained)) if isinstance(pretrained, str | Path) else None
+        file = _weights(name, pretrained) if pretrained else None
+        overlay = None if file is None else dict(file=str(file))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            tower = timm.create_model(name, pretrained=bool(pretrained), pretrained_cfg_overlay=overlay, **args)
-    source = dict(name=name, pretrained=pretrained, img_size=img_size, in_chans=in_chans, dtype=dtype)
+            tower = _created(name, pretrained=bool(pretrained), pretrained_cfg_overlay=overlay, **args)
+        source["sha256"] = fingerprint(tower)
+        if sha256 and source["sha256"] != sha256:
+            raise ValueError(
+                f"The weights of the tower {name} are not those that the decoder was trained with (their sha256 is "
+                f"{source['sha256']} instead of {sha256}); give the file that holds them as pretrained_tower."
+            )
     tower.tower_source = source  # type: ignore[assignment]
-    return tower.to(device=device, dtype=dtype)
+    return tower.to(device=device, dtype=dtype).eval().requires_grad_(False)
 
 
-class Ladder(nn.Module):
+def _weights(name: str, pretrained: bool | str | Path) -> Path | None:
+    """The file with a tower's weights, from the Hub only safetensors; None if timm has another source."""
+    if pretrained is not True:
+        file = Path(str(pretrained)).expanduser()
+        if not file.is_file():
+            raise ValueError(f"There is no file with weights of the tower at {str(file)!r}; give its path.")
+        return file
+    try:
+        cfg = timm.get_pretrained_cfg(name) if timm.is_model(name) else None
+        return None if cfg is None else find_weights(cfg)
+    except RuntimeError:
+        return None  # a tag that does not exist: timm tells
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"The weights of the tower {name} are not in the cache and could not be fetched from the Hub; go online "
+            "once, or give a file that holds them (tower.weights in a search, pretrained_tower in Python)."
+        ) from error
+
+
+def _created(name: str, **args: Any) -> nn.Module:
+    """timm.create_model, its many ways to fail as one sentence."""
+    if not timm.is_model(name):
+        raise ValueError(
+            f"The tower is {name!r}, which timm does not know; take a vision transformer such as {TOWER!r}."
+        )
+    try:
+        return timm.create_model(name, **args)
+    except TypeError:
+        raise _no_transformer(name) from None
+    except Exception as error:  # from the Hub, the network, the disk, or weights of another network
+        why = " ".join(str(error).split()).partition(". ")[0].rstrip(".")
+        if args.get("pretrained"):
+            why = f"its weights cannot be loaded ({why}); give a file with weights of this model"
+        raise ValueError(f"The tower {name} cannot be built: {why}.") from error
+
+
+def _no_transformer(name: str) -> ValueError:
+    return ValueError(f"The tower is {name}, but must be a timm vision transformer; take one such as {TOWER!r}.")
+
+
+def fingerprint(tower: nn.Module) -> str:
+    """A sha256 over the weights, but for those that timm resamples for another input size or other channels."""
+    sha = hashlib.sha256()
+    for name, value in sorted(tower.state_dict().items()):
+        if name not in ("pos_embed", "patch_embed.proj.weight"):
+            sha.update(f"{name}\0{value.dtype}\0{tuple(value.shape)}\0".encode())
+            sha.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return sha.hexdigest()
+
+
+@torch.no_grad()  # not inference_mode: the decoder's backward pass needs the features
+def tower_features(tower: nn.Module, images: Tensor, depth: int) -> Tensor:
+    """What the last `depth` blocks of a tower put out, its class token first: (batch, depth, tokens, width)."""
+    vit: Any = tower
+    if vit.training:
+        vit.eval()
+    taken = vit.forward_intermediates(
+        images.to(next(vit.parameters()).dtype),
+        indices=depth,
+        return_prefix_tokens=True,
+        output_fmt="NLC",
+        intermediates_only=True,
+    )
+    layers = [torch.cat([y[1], y[0]], dim=1) if isinstance(y, tuple) else y for y in taken]  # (B, T, D)
+    return torch.stack(layers, dim=1)  # (B, depth, T, D)
+
+
+class Ladder(Frame):
     """The decoder that an `Arch` of family "ladder" describes, and the frozen tower that it reads.
 
     The tower is no submodule: it is in neither `parameters()` nor `state_dict()`, is never trained, and copies of the
@@ -156,12 +235,16 @@ class Ladder(nn.Module):
         arch: an `Arch`, its dict or JSON, or the path of a JSON file; its `patch_size` must be the tower's.
         tower: the name of a timm ViT, or one that `build_tower` gave (or any other: it is frozen here).
         pretrained_tower: load the tower's weights, or those of a file; of no effect if the tower is given built.
+        tower_sha256: what the `fingerprint` of a tower given by name must be; empty: anything.
         ladder: "bottleneck", "linear" or "none".
         gate: mix what the layer before has read into what a layer reads.
         drop_rate: dropout before the classifier.
         drop_path_rate: stochastic depth of the last layer; it rises linearly from 0 at the first.
     """
 
+    family = "ladder"
+    classifier = "head"
+    no_decay = r"^query$"
     tower: nn.Module
     global_pool = "token"
 
@@ -178,29 +261,21 @@ class Ladder(nn.Module):
         drop_rate: float = 0.0,
         drop_path_rate: float = 0.0,
         pretrained_tower: bool | str | Path = False,
+        tower_sha256: str = "",
         device=None,
         dtype=None,
     ) -> None:
-        super().__init__()
+        super().__init__(arch, in_chans, num_classes)
         dd = {"device": device, "dtype": dtype}
-        arch = Arch.parse(arch)
-        if arch.family != "ladder":
-            raise ValueError(
-                f"The architecture is of family {arch.family!r}, but Ladder builds family 'ladder'; use the model "
-                f"{arch.family!r}."
-            )
         if ladder not in LADDERS:
             raise ValueError(f"ladder is {ladder!r}, but must be one of {', '.join(map(repr, LADDERS))}.")
         _check_pool(global_pool)
-        self.arch = arch
         self.ladder = ladder
         self.gate = gate
         self.img_size = (img_size, img_size) if isinstance(img_size, int) else (img_size[0], img_size[1])
-        self.in_chans = in_chans
-        self.num_classes = num_classes
         self.grad_checkpointing = False
         if isinstance(tower, str):
-            tower = build_tower(tower, pretrained_tower, self.img_size, in_chans, **dd)
+            tower = build_tower(tower, pretrained_tower, self.img_size, in_chans, **dd, sha256=tower_sha256)
         self._set_tower(tower)
         self._check_tower()
         vit: Any = tower
@@ -208,13 +283,10 @@ class Ladder(nn.Module):
         self.embed_dim = self.num_features = self.head_hidden_size = vit.embed_dim
 
         self.query = nn.Parameter(torch.zeros(1, 1, self.embed_dim, **dd))
-        step = drop_path_rate / max(arch.depths[0] - 1, 1)
-        self.blocks = nn.ModuleList(
-            self.make_block(arch, 0, i, drop_path=step * i, **dd) for i in range(arch.depths[0])
-        )
+        self.blocks = nn.ModuleList(self.make_blocks(0, drop_path_rate, **dd))
         self.norm = nn.LayerNorm(self.embed_dim, **dd)
         self.head_drop = nn.Dropout(drop_rate)
-        self.head = nn.Linear(self.embed_dim, num_classes, **dd) if num_classes else nn.Identity()
+        self.head: nn.Module = nn.Linear(self.embed_dim, num_classes, **dd) if num_classes else nn.Identity()
         self.init_weights(needs_reset=False)
 
     # The tower
@@ -226,7 +298,7 @@ class Ladder(nn.Module):
         tower: Any = self.tower
         name = (getattr(tower, "pretrained_cfg", None) or {}).get("architecture", type(tower).__name__)
         if not all(hasattr(tower, part) for part in ("blocks", "num_prefix_tokens", "forward_intermediates")):
-            raise ValueError(f"The tower is {name}, but must be a timm vision transformer; take one such as {TOWER!r}.")
+            raise _no_transformer(name)
         embed = tower.patch_embed
         size, chans, patch = tuple(embed.img_size), embed.proj.weight.shape[1], embed.patch_size[0]
         if (size, chans) != (self.img_size, self.in_chans):
@@ -250,19 +322,21 @@ class Ladder(nn.Module):
         """Arguments of the constructor with the tower built, for any number of decoders that share it."""
         tower = args.get("tower", TOWER)
         if isinstance(tower, str):
-            pretrained = args.get("pretrained_tower", False)
-            tower = build_tower(tower, pretrained, args.get("img_size", 224), args.get("in_chans", 3), device)
+            pretrained, sha256 = args.get("pretrained_tower", False), args.get("tower_sha256", "")
+            size, in_chans = args.get("img_size", 224), args.get("in_chans", 3)
+            tower = build_tower(tower, pretrained, size, in_chans, device, sha256=sha256)
         return {**args, "tower": tower}
 
     def model_args(self) -> dict[str, Any]:
         """The arguments of the constructor that make this model besides its architecture, size and classes."""
-        source = getattr(self.tower, "tower_source", None)
+        source: Any = getattr(self.tower, "tower_source", None)
         if source is None:
             raise ValueError("The tower is a module that cannot be found again; give it by its name in timm.")
-        pretrained = source["pretrained"]  # type: ignore[index]
+        pretrained = source["pretrained"]
         return {
-            "tower": source["name"],  # type: ignore[index]
+            "tower": source["name"],
             "pretrained_tower": str(pretrained) if isinstance(pretrained, Path) else pretrained,
+            "tower_sha256": source["sha256"],
             "ladder": self.ladder,
             "gate": self.gate,
         }
@@ -285,7 +359,6 @@ class Ladder(nn.Module):
         twin.__dict__ = copy.deepcopy(self.__dict__, memo)
         return twin
 
-    @torch.no_grad()  # not inference_mode: the decoder's backward pass needs the features
     def tower_features(self, images: Tensor, depth: int | None = None) -> Tensor:
         """What decoders of up to `depth` layers (as many as this one has) read: (batch, depth, tokens, width)."""
         if images.ndim != 4 or tuple(images.shape[1:]) != (self.in_chans, *self.img_size):
@@ -294,18 +367,7 @@ class Ladder(nn.Module):
                 f"{self.img_size[1]}), or (batch, layers, {self.num_tokens}, {self.embed_dim}) for features; resize "
                 "the images, or build the model for theirs."
             )
-        tower: Any = self.tower
-        if tower.training:
-            tower.eval()
-        taken = tower.forward_intermediates(
-            images.to(next(tower.parameters()).dtype),
-            indices=len(self.blocks) if depth is None else depth,
-            return_prefix_tokens=True,
-            output_fmt="NLC",
-            intermediates_only=True,
-        )
-        layers = [torch.cat([y[1], y[0]], dim=1) if isinstance(y, tuple) else y for y in taken]  # (B, T, D)
-        return torch.stack(layers, dim=1)  # (B, depth, T, D)
+        return tower_features(self.tower, images, len(self.blocks) if depth is None else depth)
 
     def _layers(self, x: Tensor | Sequence[Tensor]) -> list[Tensor]:
         if not isinstance(x, Tensor):
@@ -321,7 +383,7 @@ class Ladder(nn.Module):
 
     # The decoder
 
-    def make_block(
+    def make_block(  # type: ignore[override]
         self, arch: Arch, stage: int, index: int, *, drop_path: float = 0.0, device=None, dtype=None
     ) -> Block:
         """One layer as the constructor builds it: genes and bottleneck decide, and the tower's width."""
@@ -338,26 +400,17 @@ class Ladder(nn.Module):
 
     def init_weights(self, mode: str = "", needs_reset: bool = True) -> None:
         """Initialise the decoder; `needs_reset` also where modules have initialised themselves."""
-        if mode:
-            raise ValueError(f"The initialisation mode is {mode!r}, but Ladder has one only; leave the mode empty.")
-
-        def init(module: nn.Module, name: str = "") -> None:
-            if isinstance(module, nn.Linear):
-                if name.endswith(("ladder.up", "ladder")):
-                    nn.init.zeros_(module.weight)
-                else:
-                    trunc_normal_(module.weight, std=0.02)
-                nn.init.zeros_(module.bias)
-            elif needs_reset and not isinstance(module, Ladder):
-                getattr(module, "reset_parameters", lambda: None)()
-            if isinstance(module, Block) and module.gate is not None:
-                nn.init.zeros_(module.gate)
-
         nn.init.zeros_(self.query)
-        named_apply(init, self)
+        super().init_weights(mode, needs_reset)
 
-    def no_weight_decay(self) -> set[str]:
-        return {"query"} | {n for n, p in self.named_parameters() if n.endswith(".bias") and p.ndim > 1}  # factored
+    def init_layer(self, module: nn.Module) -> bool:
+        if not isinstance(module, Block):
+            return super().init_layer(module)
+        if module.ladder is not None:  # its layers were initialised before it
+            nn.init.zeros_(getattr(module.ladder, "up", module.ladder).weight)  # type: ignore[arg-type]
+        if module.gate is not None:
+            nn.init.zeros_(module.gate)
+        return True
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         return dict(stem=r"^query", blocks=[(r"^blocks\.(\d+)", None), (r"^norm", (99999,))])
@@ -375,8 +428,7 @@ class Ladder(nn.Module):
         self.head = nn.Linear(self.embed_dim, num_classes, **dd) if num_classes else nn.Identity()
         self.head.train(self.training)
         if isinstance(self.head, nn.Linear):
-            trunc_normal_(self.head.weight, std=0.02)
-            nn.init.zeros_(self.head.bias)
+            init_linear(self.head)
 
     def forward_features(self, x: Tensor | Sequence[Tensor]) -> Tensor:
         """The query after the last layer and the norm, (batch, width)."""
@@ -390,38 +442,37 @@ class Ladder(nn.Module):
         x = self.head_drop(x)
         return x if pre_logits else self.head(x)
 
-    def forward(self, x: Tensor | Sequence[Tensor]) -> Tensor:
-        return self.forward_head(self.forward_features(x))
-
 
 def _check_pool(global_pool: str | None) -> None:
     if global_pool not in (None, "token"):
         raise ValueError(f"global_pool is {global_pool!r}, but must be 'token': a decoder has one query, none to pool.")
 
 
+def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dict[str, Tensor]:
+    """Weights of a decoder, if they are this one's."""
+    return fit_weights(unwrap(state_dict), model, lambda name, value, shape: value)
+
+
 # Registration
 
 
 def _create_ladder(variant: str, pretrained: bool = False, **kwargs: Any) -> Ladder:
-    if pretrained:
-        cfg = resolve_pretrained_cfg(variant, kwargs.get("pretrained_cfg"), kwargs.get("pretrained_cfg_overlay"))
-        if not (cfg.has_weights or cfg.state_dict):
-            raise ValueError(
-                f"No decoder weights of {variant} are published; use pretrained=False with pretrained_tower=True, or "
-                "load a trained folder with timm.create_model('local-dir:<folder>', pretrained=True)."
-            )
     if kwargs.pop("features_only", False):
         raise ValueError(f"{variant} is a decoder without feature maps; use features_only with its tower, {TOWER!r}.")
-    return build_model_with_cfg(Ladder, variant, pretrained, **kwargs)
+    return build(Ladder, checkpoint_filter_fn, variant, pretrained, _NO_DECODERS, **kwargs)
+
+
+_NO_DECODERS = (
+    "No decoder weights of {} are published; use pretrained=False with pretrained_tower=True, or load a trained folder "
+    "with timm.create_model('local-dir:<folder>', pretrained=True)."
+)
 
 
 def _cfg(**kwargs: Any) -> dict[str, Any]:
     return {
-        "num_classes": 1000,
-        "input_size": (3, 224, 224),
+        **IMAGENET,
         "pool_size": None,
         "crop_pct": 0.9,
-        "interpolation": "bicubic",
         "fixed_input_size": True,
         "mean": OPENAI_CLIP_MEAN,
         "std": OPENAI_CLIP_STD,

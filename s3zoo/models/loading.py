@@ -1,18 +1,36 @@
-"""How weights come into a network: what every family does with checkpoints and pretrained configs."""
+"""How weights come into a network: where they are found, that they are what they say, and how they are made to fit.
 
+A folder or a Hub repository holds `model.safetensors` and a `config.json` that records its sha256. timm would load the
+first without looking at the second, and fall back to a pickle if it does not find it; here it gets a checked file.
+"""
+
+import dataclasses
+import json
+import logging
 import math
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+from safetensors import SafetensorError, safe_open
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.layers import resample_abs_pos_embed
-from timm.models import build_model_with_cfg
+from timm.models import PretrainedCfg, build_model_with_cfg
 from timm.models._builder import resolve_pretrained_cfg
+from timm.models._hub import download_from_hf
 from torch import Tensor
 
 from s3zoo.arch import Arch
 from s3zoo.models.frame import Frame, Plain
+from s3zoo.models.official import sha256
+
+_logger = logging.getLogger(__name__)
+
+WEIGHTS = "model.safetensors"
+CONFIG = "config.json"
+BUNDLED = Path(__file__).resolve().parent.parent / "weights"  # folders that come with s3zoo
 
 IMAGENET = {
     "num_classes": 1000,
@@ -83,18 +101,101 @@ def fit_pos_embed(pos_embed: Tensor, model: Plain) -> Tensor:
     )
 
 
+# Files
+
+
+def bundled(name: str) -> tuple[Arch, dict[str, Any]]:
+    """The architecture of a network whose weights come with s3zoo, and timm's config of it."""
+    folder = BUNDLED / name
+    config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    cfg = {key: tuple(value) if isinstance(value, list) else value for key, value in config["pretrained_cfg"].items()}
+    return Arch.from_dict(config["model_args"]["arch"]), cfg | {"file": str(folder)}
+
+
+def find_weights(cfg: PretrainedCfg, cache_dir: str | Path | None = None) -> Path | None:
+    """The checked weights of a config that names a folder or a Hub repository; None if it names neither.
+
+    The order of sources is timm's, to which a `file` that is a folder is new.
+    """
+    chosen = cfg.source if cfg.source in ("hf-hub", "local-dir") else "state_dict" if cfg.state_dict else "file"
+    if chosen == "hf-hub" or (chosen == "file" and not cfg.file and cfg.hf_hub_id):
+        path, where = _from_hub(cfg, cache_dir), f"hf-hub:{cfg.hf_hub_id}"
+    elif chosen == "local-dir" or (chosen == "file" and cfg.file and Path(cfg.file).is_dir()):
+        path, where = Path(str(cfg.file)) / WEIGHTS, str(cfg.file)
+        if not path.is_file():
+            raise ValueError(f"{str(path.parent)!r} holds no {WEIGHTS}, and no other file is loaded; give its folder.")
+    else:
+        return None
+    _check(path, where)
+    return path
+
+
+def _from_hub(cfg: PretrainedCfg, cache_dir: str | Path | None) -> Path:
+    repo, name = str(cfg.hf_hub_id), cfg.hf_hub_filename or WEIGHTS
+    if not name.endswith(".safetensors"):
+        raise ValueError(f"hf_hub_filename is {name!r}, but only safetensors are loaded from the Hub; name such a one.")
+    try:
+        path = Path(download_from_hf(repo, name, cache_dir=cache_dir))
+    except LocalEntryNotFoundError as error:
+        raise FileNotFoundError(
+            f"{name} of {repo} is not in the cache and could not be fetched; connect to the Hub once, or name another"
+            " cache with cache_dir or HF_HUB_CACHE."
+        ) from error
+    except EntryNotFoundError as error:
+        raise ValueError(f"{repo} on the Hub has no {name}, and nothing else is loaded from there.") from error
+    if cfg.source == "hf-hub" and not path.with_name(CONFIG).exists():  # timm has just read it, of another commit
+        raise ValueError(f"{repo} on the Hub changed while it was being loaded; load it again.")
+    return path
+
+
+_told: set[str] = set()  # sources of which was said that they are unverified
+
+
+def _check(path: Path, where: str) -> None:
+    """Refuse a file that is no safetensors, or not the one that the config beside it describes."""
+    recorded = _recorded_sha256(path.with_name(CONFIG))
+    if recorded is not None and sha256(path) != recorded:
+        raise ValueError(
+            f"The weights of {where} are not those that its {CONFIG} describes (their sha256 differs): they were"
+            f" changed or damaged on the way; get {path} again."
+        )
+    try:
+        with safe_open(path, "pt"):
+            pass
+    except SafetensorError as error:
+        raise ValueError(f"{str(path)!r} is no intact safetensors file ({error}); get it again.") from None
+    if recorded is None and where not in _told:
+        _told.add(where)
+        _logger.warning("The weights of %s are unverified: nobody recorded their sha256 for s3zoo.", where)
+
+
+def _recorded_sha256(config: Path) -> str | None:
+    try:
+        return str(json.loads(config.read_text(encoding="utf-8"))["s3zoo"]["sha256"])
+    except (OSError, ValueError, KeyError, TypeError):  # not by us
+        return None
+
+
 def build(
     model: type[Frame], filter_fn: Callable[..., Any], variant: str, pretrained: bool, refusal: str, **kwargs: Any
 ) -> Any:
-    """timm's builder; `refusal` is the sentence if weights are wanted where none are published."""
-    if pretrained:
-        cfg = resolve_pretrained_cfg(variant, kwargs.get("pretrained_cfg"), kwargs.get("pretrained_cfg_overlay"))
-        if not (cfg.has_weights or cfg.state_dict):
-            raise ValueError(refusal.format(variant))
+    """timm's builder, which gets the weights of a folder or Hub repository as a checked file.
+
+    `refusal` is the sentence if weights are wanted where none are published.
+    """
+    chosen, overlay = kwargs.pop("pretrained_cfg", None), kwargs.pop("pretrained_cfg_overlay", None)
+    cfg = resolve_pretrained_cfg(variant, chosen, overlay)
+    if pretrained and not (cfg.has_weights or cfg.state_dict):
+        raise ValueError(refusal.format(variant))
     kwargs["arch"] = arch = Arch.parse(kwargs["arch"])
     out_indices = 3 if issubclass(model, Plain) else tuple(range(len(arch.stages)))
     feature_cfg = dict(out_indices=out_indices, flatten_sequential=True, feature_cls="getter")
     feature_cfg |= kwargs.pop("feature_cfg", None) or {}
-    return build_model_with_cfg(
-        model, variant, pretrained, pretrained_filter_fn=filter_fn, feature_cfg=feature_cfg, **kwargs
-    )
+    path = find_weights(cfg, kwargs.get("cache_dir")) if pretrained else None
+    given: Any = cfg if path is None else dataclasses.replace(cfg, source=None, file=str(path), state_dict=None)
+    kwargs |= {"pretrained_filter_fn": filter_fn, "feature_cfg": feature_cfg, "pretrained_cfg": given}
+    built: Any = build_model_with_cfg(model, variant, pretrained, **kwargs)
+    if path is not None:  # what the model tells about itself is where the weights are, not how they came here
+        del built.pretrained_cfg["file"]
+        built.pretrained_cfg |= {k: v for k, v in (("source", cfg.source), ("file", cfg.file)) if v is not None}
+    return built

@@ -144,6 +144,7 @@ def converted(
         if fetched:  # an error page, say: the next attempt must not find it
             source.unlink()
         raise
+    _logger.warning("The weights of %s are unverified: their authors publish no sha256.", url)
     state_dict = convert(published)
     record = json.dumps({"url": url, "layout": LAYOUT_VERSION, "sha256": sha256(source)}, sort_keys=True)
     with replacing(target) as temporary:

@@ -27,9 +27,10 @@ from torch import Tensor, nn
 from s3zoo.arch import Arch, S3Block, Stage
 from s3zoo.models.frame import BlockSequence, Hierarchical, Size
 from s3zoo.models.layers import DropPath, HeadProjection, QkvLinear, trunc_normal_
-from s3zoo.models.loading import IMAGENET, build, fit_weights, unwrap
+from s3zoo.models.loading import IMAGENET, build, bundled, fit_weights, unwrap
 
-__all__ = ["S3", "checkpoint_filter_fn", "timm_model_args", "to_timm_state_dict"]  # register_model adds the entrypoints
+# register_model adds the entrypoints
+__all__ = ["S3", "checkpoint_filter_fn", "timm_differs", "timm_model_args", "to_timm_state_dict"]
 
 
 @register_notrace_module  # reason: windows and shifts follow the feature map
@@ -348,6 +349,31 @@ def timm_model_args(arch: Arch) -> dict[str, Any]:
     return dict(patch_size=arch.patch_size, embed_dim=dims[0], depths=list(arch.depths), **genes)
 
 
+def timm_differs(arch: Arch, img_size: Size) -> str | None:
+    """Why timm's Swin with `timm_model_args(arch)` is another network at this size; None if it is the same one."""
+    sides = [img_size, img_size] if isinstance(img_size, int) else list(img_size)
+    at = f"at {sides[0]} x {sides[1]}"
+    if any(side % arch.patch_size for side in sides):
+        return f"{at} the sides are no multiples of the patch size {arch.patch_size}, which timm does not pad"
+    sides = [side // arch.patch_size for side in sides]
+    windows = [stage.blocks[0].window_size for stage in arch.effective(img_size).stages]  # type: ignore[union-attr]
+    if len(windows) == 2 and any(w < min(max(windows), max(sides) // 2**i) for i, w in enumerate(windows)):
+        return "it has two stages with different windows, which timm reads as height and width of one window"
+    for i, (stage, window) in enumerate(zip(arch.stages, windows, strict=True)):
+        if i:
+            if any(side % 2 for side in sides):
+                return f"{at} the map of stage {i - 1} is {sides[0]} x {sides[1]}, and timm halves odd sides downwards"
+            sides = [side // 2 for side in sides]
+        if min(window, sides[0]) != min(window, sides[1]):
+            return f"{at} the map of stage {i} is {sides[0]} x {sides[1]}, and timm loads square windows only"
+        if stage.depth > 1 and any(side > window and side % window for side in sides):
+            return (
+                f"{at} stage {i} has shifted windows of {window} on a map of {sides[0]} x {sides[1]}, which are padded,"
+                " and timm shifts before it pads"
+            )
+    return None
+
+
 # Registration
 
 
@@ -384,9 +410,11 @@ def _hub(size: str) -> dict[str, Any]:
 
 
 _384 = dict(input_size=(3, 384, 384), pool_size=(12, 12), crop_pct=1.0)
+_NANO, _nano_cfg = bundled("s3_nano.digits")
 
 default_cfgs = generate_default_cfgs(
     {
+        "s3_nano.digits": _nano_cfg,
         "s3_tiny.ms_in1k": _hub("tiny"),
         "s3_small.ms_in1k": _hub("small"),
         "s3_base.ms_in1k": _hub("base"),
@@ -409,12 +437,19 @@ def _released(depths: tuple[int, ...], window_sizes: tuple[int, ...]) -> Arch:
 
 
 ARCHS = {
+    "s3_nano": _NANO,
     "s3_tiny": _released((2, 2, 6, 2), (7, 7, 14, 7)),
     "s3_small": _released((2, 2, 18, 2), (14, 14, 14, 7)),
     "s3_base": _released((2, 2, 30, 2), (7, 7, 14, 7)),
     "s3_small_384": _released((2, 2, 18, 2), (24, 24, 24, 12)),
     "s3_base_384": _released((2, 2, 30, 2), (12, 12, 24, 12)),
 }
+
+
+@register_model
+def s3_nano(pretrained: bool = False, **kwargs: Any) -> S3:
+    """What `s3zoo search digits` found, for grey images of 8 x 8; its weights come with s3zoo."""
+    return _create_s3("s3_nano", pretrained, **{"arch": ARCHS["s3_nano"], "img_size": 8, **kwargs})
 
 
 @register_model

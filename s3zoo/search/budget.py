@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
+from typing import Any
 
 from s3zoo import cost
 from s3zoo.arch import Arch
@@ -132,11 +133,15 @@ class Pricer:
         img_size: int | tuple[int, int] = 224,
         num_classes: int = 1000,
         in_chans: int = 3,
+        tower_dim: int = cost.TOWER_DIM,
         latency: Callable[[Arch], float] | None = None,
     ) -> None:
-        self.img_size = img_size
-        self.num_classes = num_classes
-        self.in_chans = in_chans
+        self._shape: dict[str, Any] = {
+            "img_size": img_size,
+            "num_classes": num_classes,
+            "in_chans": in_chans,
+            "tower_dim": tower_dim,
+        }
         self.latency = latency
         remember = functools.lru_cache(maxsize=2**14)
         network = remember(self._price)
@@ -146,8 +151,7 @@ class Pricer:
         return dict(self._priced(arch))
 
     def _price(self, arch: Arch) -> dict[str, float]:
-        shape = {"img_size": self.img_size, "num_classes": self.num_classes, "in_chans": self.in_chans}
-        costs: dict[str, float] = {"params": cost.params(arch, **shape), "macs": cost.macs(arch, **shape)}  # type: ignore[arg-type]
+        costs: dict[str, float] = {"params": cost.params(arch, **self._shape), "macs": cost.macs(arch, **self._shape)}
         if self.latency is not None:
             costs["latency"] = self.latency(arch)
         return costs

@@ -94,7 +94,7 @@ def plan(run: SearchRun, seeds: int = 1) -> str:
     from s3zoo.search.budget import Budget, Pricer, ranges
 
     data, train, search = run.data, run.supernet, run.arch_search
-    price = Pricer(img_size=data.img_size, num_classes=data.num_classes, in_chans=data.in_chans)
+    price = Pricer(**run.priced)
     shifts = run.space_search.iterations if run.space_search.method != "none" else 0
     supernets = 2 if run.hierarchy == "glit" else shifts + 1
     extent = ranges(run.space, price)
@@ -108,6 +108,7 @@ def plan(run: SearchRun, seeds: int = 1) -> str:
         "parameters   {:,.0f} to {:,.0f}".format(*extent["params"]),
         "MACs         {:,.0f} to {:,.0f}".format(*extent["macs"]),
         *(f"  {d.name:<22} {', '.join(f'{c:g}' for c in d.choices)}" for d in run.space.dims if len(d.choices) > 1),
+        *_tower_lines(run),
         f"space search {run.space_search.method}, {shifts} shifts",
         f"supernet     the weights of {run.supernet_weights}, nothing is trained"
         if run.supernet_weights
@@ -119,3 +120,22 @@ def plan(run: SearchRun, seeds: int = 1) -> str:
         f"disk         about {disk * seeds / 1e6:,.0f} MB",
     ]
     return "\n".join(lines)
+
+
+def _tower_lines(run: SearchRun) -> list[str]:
+    if run.space.family != "ladder":
+        return []
+    from s3zoo.models.ladder import build_tower
+    from s3zoo.training.features import shown
+
+    tower: Any = build_tower(run.tower.name, img_size=run.data.img_size, in_chans=run.data.in_chans, device="meta")
+    depth, tokens = run.space.largest().depths[0], tower.patch_embed.num_patches + tower.num_prefix_tokens
+    size = 4 * depth * tokens * tower.embed_dim
+    images = run.data.holdout + (run.data.train_limit if run.tower.cache == "all" else 0)
+    known = run.tower.cache == "scored" or run.data.train_limit
+    kept = f"kept of {images:,} images: {shown(size * images)}" if known else "kept of all training images"
+    kept = "not kept" if run.tower.cache == "none" else kept
+    return [
+        f"tower        {run.tower.name} ({run.tower.weights} weights), frozen, neither counted nor stored",
+        f"features     {shown(size)} an image in {depth} layers, {kept}",
+    ]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from s3zoo.search.space_search import SpaceSearch
 from s3zoo.space import S3_INITIAL, Space
-from s3zoo.training.config import Run, Train
+from s3zoo.training.config import Run, Tower, Train
 
 
 @dataclass(frozen=True)
@@ -66,12 +67,16 @@ class SearchRun(Run):
     space_search: SpaceSearch = field(default_factory=lambda: SpaceSearch(method="none"))
     arch_search: ArchSearch = field(default_factory=ArchSearch)
     final: Final = field(default_factory=Final)
+    tower: Tower = field(default_factory=Tower)  # of family "ladder" only
 
     def __post_init__(self) -> None:
         if self.hierarchy not in ("none", "glit"):
             raise ValueError(f"hierarchy is {self.hierarchy!r}, but must be 'none' or 'glit'.")
-        if self.space.family == "ladder":  # Supernet takes a tower in model_args; a run has no setting for it
-            raise ValueError("a search run has no tower to give to space family 'ladder'; use Supernet from Python.")
+        if self.space.family != "ladder" and self.tower != Tower():
+            raise ValueError(
+                f"tower is set, but networks of space family {self.space.family!r} read none; leave it, or take a space"
+                " of family 'ladder' such as s4_clip."
+            )
         if self.hierarchy == "glit" and (self.space.family != "glit" or self.space_search.method != "none"):
             raise ValueError("hierarchy 'glit' needs a GLiT space and space_search.method 'none'.")
         fixed = self.space.family == "autoformer" and self.space_search.method == "none"
@@ -80,3 +85,19 @@ class SearchRun(Run):
                 "supernet_weights needs an AutoFormer space, space_search.method 'none' and supernet.sharing"
                 " 'entangled'."
             )
+
+    @property
+    def shape(self) -> dict[str, Any]:
+        """What networks are built for."""
+        data = self.data
+        return {"img_size": data.img_size, "num_classes": data.num_classes, "in_chans": data.in_chans}
+
+    @property
+    def priced(self) -> dict[str, Any]:
+        """What decides on costs besides the architecture."""
+        if self.space.family != "ladder":
+            return self.shape
+        from s3zoo.models.ladder import build_tower  # torch is needed from here on
+
+        tower = build_tower(self.tower.name, img_size=self.data.img_size, in_chans=self.data.in_chans, device="meta")
+        return self.shape | {"tower_dim": tower.embed_dim}

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from s3zoo.arch import Arch
 from s3zoo.search.racing import Race
 from s3zoo.supernet import Supernet, recalibrate
+from s3zoo.training.accuracy import accuracy, hits, wilson
 from s3zoo.training.checkpoint import Records
 from s3zoo.training.data import ImageData
 from s3zoo.training.distributed import Ranks
 from s3zoo.training.log import Log
 from s3zoo.training.loop import Interrupted, Stop
+
+__all__ = ["Evaluator", "RacingEvaluator", "accuracy", "hits", "wilson"]
 
 CHUNK = 16  # architectures per rank between two records
 
@@ -82,9 +83,9 @@ class Evaluator:
 
     def add(self, scored: Iterable[tuple[Arch, float]]) -> None:
         rows = []
-        for arch, accuracy in scored:
-            self.scores[arch] = accuracy
-            rows.append({"arch": arch.to_dict(), "accuracy": accuracy, **self.price(arch)})
+        for arch, score in scored:
+            self.scores[arch] = score
+            rows.append({"arch": arch.to_dict(), "accuracy": score, **self.price(arch)})
         self._records.append(rows)
 
     def pause(self) -> None:
@@ -106,15 +107,19 @@ class RacingEvaluator(Evaluator):
         whole = 0
         for index, row in enumerate(self._records.rows):
             if "race" in row:
-                self._race.restore(row["race"])
+                self._race.forwards = row["race"]["forwards"]
                 self._replayed.append(generation)
                 generation, whole = [], index + 1
             else:
                 generation.append(row)
         self._records.cut(whole)
         self._replayed.reverse()
-        self.scores = {Arch.from_dict(r["arch"]): r["accuracy"] for g in self._replayed for r in g if r["full"]}
-        self._race.known |= {arch: score for arch, score in self.scores.items()}
+        self.scores = {}
+        for row in (row for rows in reversed(self._replayed) for row in rows if row["full"]):
+            arch = Arch.from_dict(row["arch"])
+            self.scores[arch] = row["accuracy"]
+            if "answers" in row:
+                self._race.remember(arch, row["answers"])
 
     def ready(self, arch: Arch) -> nn.Module:
         """Statistics of batch norms are kept: a race asks about the same subnet again and again."""
@@ -140,33 +145,11 @@ class RacingEvaluator(Evaluator):
         scores = self._race(archs, exact)
         rows: list[dict[str, Any]] = []
         for arch, score in zip(map(self.identity, archs), scores, strict=True):
-            if score.full:
-                self.scores[arch] = score.accuracy
             row = {"arch": arch.to_dict(), "accuracy": score.accuracy, "full": score.full, "images": score.images}
+            if score.full and arch not in self.scores:
+                self.scores[arch] = score.accuracy
+                row["answers"] = self._race.answers(arch)
             rows.append(row | self.price(arch))
-        self._records.append([*rows, {"race": self._race.state()}])
+        self._records.append([*rows, {"race": {"forwards": self._race.forwards}}])
         self.pause()
         return [score.accuracy for score in scores]
-
-
-@torch.no_grad()
-def hits(model: nn.Module, images: Tensor, targets: Tensor, device: torch.device) -> Tensor:
-    return (model(images.to(device)).argmax(1).cpu() == targets).cpu()
-
-
-def accuracy(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], device: torch.device) -> dict[str, float]:
-    """Top-1 accuracy in percent, with the 95 % interval of Wilson, over a whole split."""
-    model.eval()
-    right = total = 0
-    for images, targets in batches:
-        right += int(hits(model, images, targets, device).sum())
-        total += len(targets)
-    low, high = wilson(right, total)
-    return {"top1": 100 * right / total, "low": 100 * low, "high": 100 * high, "images": total}
-
-
-def wilson(right: int, total: int, z: float = 1.96) -> tuple[float, float]:
-    p = right / total
-    middle = (p + z * z / (2 * total)) / (1 + z * z / total)
-    half = z * math.sqrt(p * (1 - p) / total + z * z / (4 * total * total)) / (1 + z * z / total)
-    return middle - half, middle + half

@@ -3,7 +3,7 @@
 The parts are the blocks (one entry per stage, width and genes) and what lies around the stages: before the first, from
 one to the next, after the last (one entry per widths on both sides). They are timed inside forward passes of whole
 networks, two equal blocks in every stage, each pass measuring one candidate of every stage. So the entry of an S3 block
-is the mean of a plain and a shifted one.
+is the mean of a plain and a shifted one. The way to a decoder's first block leads through its tower, whose time counts.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ class Setting:
     device_name: str
     threads: int  # of the CPU; 0 on a GPU
     torch: str
+    tower: str = ""  # family "ladder" only: its name in timm
 
 
 class LatencyTable:
@@ -74,11 +75,12 @@ class LatencyTable:
     def __init__(self, setting: Setting, entries: dict[Part, float] | None = None) -> None:
         self.setting = setting
         self.entries: dict[Part, float] = dict(entries or {})
+        self.tower: nn.Module | None = None  # one to share, else one is built when it is needed
 
     @classmethod
     def empty(
         cls, space: Space, *, img_size: int | tuple[int, int] = 224, num_classes: int = 1000, in_chans: int = 3,
-        batch_size: int = 1, device: torch.device | str = "cpu",
+        batch_size: int = 1, device: torch.device | str = "cpu", tower: str = "",
     ) -> LatencyTable:  # fmt: skip
         """A table for networks of the space's kind on a device of this machine, with nothing measured yet."""
         if batch_size < 1:
@@ -86,16 +88,17 @@ class LatencyTable:
         where, some = torch.device(device), space.smallest()
         kind = {"family": some.family, "patch_size": some.patch_size, "stem_depth": some.stem_depth}
         shape = {"img_size": img_size, "num_classes": num_classes, "in_chans": in_chans, "batch_size": batch_size}
-        return cls(Setting(**kind, **shape, **this_device(where), torch=torch.__version__))  # type: ignore[arg-type]
+        return cls(Setting(**kind, **shape, **this_device(where), torch=torch.__version__, tower=tower))  # type: ignore[arg-type]
 
     @classmethod
     def measure(
         cls, space: Space, *, img_size: int | tuple[int, int] = 224, num_classes: int = 1000, in_chans: int = 3,
-        batch_size: int = 1, device: torch.device | str = "cpu", repeats: int = 10, log: Log | None = None,
+        batch_size: int = 1, device: torch.device | str = "cpu", tower: str = "", repeats: int = 10,
+        log: Log | None = None,
     ) -> LatencyTable:  # fmt: skip
         """A table that covers a space."""
         shape: dict[str, Any] = {"img_size": img_size, "num_classes": num_classes, "in_chans": in_chans}
-        table = cls.empty(space, **shape, batch_size=batch_size, device=device)
+        table = cls.empty(space, **shape, batch_size=batch_size, device=device, tower=tower)
         table.cover(space, repeats=repeats, log=log)
         return table
 
@@ -155,10 +158,13 @@ class LatencyTable:
         """The milliseconds of every part in every pass; the mean where a part runs more than once."""
         setting = self.setting
         height, width = setting.img_size if isinstance(setting.img_size, tuple) else (setting.img_size,) * 2
+        args: dict[str, Any] = {key: getattr(setting, key) for key in ("img_size", "num_classes", "in_chans")}
+        kind: Any = MODELS[setting.family]
+        if setting.tower:
+            args["tower"] = self.tower or setting.tower
+            self.tower = (args := kind.shared_args(args, setting.device))["tower"]
         with torch.random.fork_rng(devices=[]):  # measured or reused, the run around it draws the same numbers
-            model: Any = MODELS[setting.family](
-                arch, img_size=setting.img_size, num_classes=setting.num_classes, in_chans=setting.in_chans
-            )  # type: ignore[call-arg]
+            model: Any = kind(arch, **args)
             images = torch.randn(setting.batch_size, setting.in_chans, height, width)
         model, images = model.to(setting.device).eval(), images.to(setting.device)
         order = list(parts(arch))
@@ -190,7 +196,8 @@ class LatencyTable:
         try:
             if data["schema_version"] != SCHEMA_VERSION:
                 raise KeyError(f"schema_version {SCHEMA_VERSION}")
-            fields = {field.name: data[field.name] for field in dataclasses.fields(Setting)}
+            fields = {field.name: data[field.name] for field in dataclasses.fields(Setting) if field.name != "tower"}
+            fields["tower"] = data.get("tower", "")
             if isinstance(fields["img_size"], list):
                 fields["img_size"] = tuple(fields["img_size"])
             block = FAMILIES[fields["family"]].block

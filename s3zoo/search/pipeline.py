@@ -3,9 +3,10 @@
 Every phase leaves its result in the run's folder and is passed over when it is found there, so the same command goes
 on wherever the last one ended:
 
-    run.json                 config, data fingerprint, versions, commit
+    run.json                 config, data fingerprint, tower, versions, commit
     space0/ space1/ …        one folder per visited space: space.json, supernet/ (checkpoints), scores.jsonl
     space_search.jsonl       the decision of every iteration, complete enough to be recomputed by hand
+    features/                what a decoder's frozen tower made of the images, if that is kept (tower.cache)
     latency.json             where a budget limits latency: the milliseconds of every block, measured once
     space…/search-0/         the architecture search of budget 0: evaluated.jsonl, winner.json, pareto.json, finish-…/
     model/                   the exported network (model-0/, model-1/ … with several budgets)
@@ -15,7 +16,6 @@ on wherever the last one ended:
 from __future__ import annotations
 
 import dataclasses
-import platform
 import random
 import statistics
 from collections.abc import Callable
@@ -23,15 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import timm
 import torch
 from torch import nn
 
-import s3zoo
 from s3zoo.arch import Arch
 from s3zoo.artefact import save_model
 from s3zoo.models import MODELS
-from s3zoo.paths import commit
 from s3zoo.search import space_search as spaces
 from s3zoo.search.budget import Budget, Feasible, Pricer, check_feasible, ranges
 from s3zoo.search.config import SearchRun
@@ -42,15 +39,16 @@ from s3zoo.search.published import official_autoformer_supernet
 from s3zoo.space import Space, glit_details, glit_split
 from s3zoo.supernet import Supernet, recalibrate
 from s3zoo.training.checkpoint import Records, read_json, sha256, write_json
-from s3zoo.training.config import Train, difference, to_dict
+from s3zoo.training.config import Train
 from s3zoo.training.data import ImageData
 from s3zoo.training.distributed import Ranks
+from s3zoo.training.features import FeatureData, tower_of, tower_record
+from s3zoo.training.folder import check_folder, claim_folder
 from s3zoo.training.log import Log
 from s3zoo.training.loop import Interrupted, ModelTrainee, Stop, SupernetTrainee, fit, number
+from s3zoo.training.provenance import provenance as record
 
 HEALTH_IMAGES = 512
-# Settings that change how a run is done, not what comes out.
-HARMLESS = ("data.workers", "data.root", "device")
 
 
 @dataclasses.dataclass
@@ -70,18 +68,23 @@ class Search:
         self.run, self.folder, self.ranks, self.log, self.stop = run, folder, ranks, log, stop
         torch.set_num_threads(run.threads)
         self.amp = run.amp and ranks.device.type == "cuda"
-        self.data = ImageData(run.data, run.seed, rank=ranks.rank, world=ranks.world)
+        self.shape: dict[str, Any] = run.shape
+        self.tower: Any = tower_of(run.tower, run.data, ranks.device) if run.space.family == "ladder" else None
+        self.model_args = {} if self.tower is None else {"tower": self.tower}  # one for all networks of the run
+        if self.tower is not None and run.space.largest().depths[0] > len(self.tower.blocks):
+            raise ValueError(
+                f"Space {run.space.name!r} has decoders of {run.space.largest().depths[0]} layers, but the tower"
+                f" {run.tower.name} has fewer blocks; take a deeper tower or a shallower space."
+            )
+        self.data = self._images()
         self.data.check_splits()
-        self.shape: dict[str, Any] = {
-            "img_size": run.data.img_size,
-            "num_classes": run.data.num_classes,
-            "in_chans": run.data.in_chans,
-        }
         self.budgets = [Budget.parse(text) for text in run.arch_search.budgets] or [Budget()]
-        self.sizes = Pricer(**self.shape)  # of networks of any space
-        self._check_folder()  # before minutes are spent on measuring
+        priced: dict[str, Any] = run.priced
+        self.sizes = Pricer(**priced)  # of networks of any space
+        identity = {"data": self.data.fingerprint} | ({} if self.tower is None else {"tower": tower_record(self.tower)})
+        check_folder(folder, run, **identity)  # before minutes are spent on measuring
         self.latency = self._latency_table()
-        self.pricer = Pricer(**self.shape, latency=self.latency)  # of spaces that were visited
+        self.pricer = Pricer(**priced, latency=self.latency)  # of spaces that were visited
         self._measure(run.space)
         if run.space_search.method == "none":  # the only space there will be: say at once what it cannot give
             for budget in self.budgets:
@@ -92,34 +95,15 @@ class Search:
                 f"No sampled network of space {run.space.name!r} is within space_search.lower and upper; its"
                 f" {run.space_search.limit_metric} go from {extent}, so change the limits or the space."
             )
-        self._claim_folder()
+        claim_folder(folder, run, ranks, **identity)
 
-    def _check_folder(self) -> None:
-        """Refuse a folder with a run of another config or other data, naming what differs."""
-        now: dict[str, Any] = {"config": to_dict(self.run), "data": self.data.fingerprint}
-        if (self.folder / "run.json").exists():
-            then = read_json(self.folder / "run.json")
-            changed = [key for key in difference(then["config"], now["config"]) if not _harmless(key)]
-            if changed:
-                raise ValueError(
-                    f"{self.folder} holds a run with another config (it differs in {', '.join(changed)}); give another"
-                    " --out, or remove the folder to start anew."
-                )
-            if then["data"] != now["data"]:
-                raise ValueError(f"{self.folder} holds a run on other data; give another --out, or remove the folder.")
-
-    def _claim_folder(self) -> None:
-        path = self.folder / "run.json"
-        if self.ranks.first and not path.exists():
-            versions = {
-                "s3zoo": s3zoo.__version__,
-                "torch": torch.__version__,
-                "timm": timm.__version__,
-                "python": platform.python_version(),
-            }
-            now = {"config": to_dict(self.run), "data": self.data.fingerprint}
-            write_json(path, now | {"versions": versions, "commit": commit()})
-        self.ranks.wait()
+    def _images(self) -> ImageData:
+        run, ranks, tower = self.run, self.ranks, self.tower
+        if tower is None:
+            return ImageData(run.data, run.seed, rank=ranks.rank, world=ranks.world)
+        folder = Path(run.tower.cache_dir) if run.tower.cache_dir else self.folder / "features"
+        options: dict[str, Any] = {"cache": run.tower.cache, "folder": folder, "log": self.log, "stop": self.stop}
+        return FeatureData(run.data, run.seed, tower, ranks, amp=self.amp, **options)
 
     def __call__(self) -> dict[str, Any]:
         path = self.folder / "result.json"
@@ -139,7 +123,7 @@ class Search:
         config = self.run.space_search
         iterations = config.iterations if config.method != "none" else 0
         decisions = self._records(self.folder / "space_search.jsonl")
-        visited: list[Space] = [self.run.space]
+        visited: list[Space] = [self._first_space()]
         table: list[dict[str, Any]] = []
         previous: Supernet | None = None
         supernets: list[Supernet] = []
@@ -175,6 +159,15 @@ class Search:
         found = self._search_space(supernets[last], self.folder / f"space{last}")
         table[last]["best"] = [self._row(best[0]) for best in found]
         return found, table
+
+    def _first_space(self) -> Space:
+        """The config's; decoders never grow deeper than their tower."""
+        space, tower = self.run.space, self.tower
+        if tower is None:
+            return space
+        blocks = float(len(tower.blocks))
+        dims = [dataclasses.replace(d, high=blocks) if d.gene == "depth" else d for d in space.dims]
+        return dataclasses.replace(space, dims=tuple(dims))
 
     def _decide(self, supernet: Supernet, place: Path, index: int) -> spaces.Decision:
         """Score architectures of the space and ask S3 or S4 where to go."""
@@ -222,13 +215,16 @@ class Search:
     def _supernet(self, space: Space, place: Path, previous: Supernet | None) -> Supernet:
         """The trained supernet of a space."""
         self._measure(space)
+        if isinstance(self.data, FeatureData):
+            self.data.reach(space.largest().depths[0])
         if self.run.supernet_weights:
             return self._published(space, place)
         train = self.run.supernet
         torch.manual_seed(number(self.run.seed, "init", place.name))
         supernet = Supernet(
-            space, sharing=train.sharing, drop_path_rate=train.drop_path, device=self.ranks.device, **self.shape
-        )
+            space, sharing=train.sharing, drop_path_rate=train.drop_path, device=self.ranks.device, **self.shape,
+            model_args=self.model_args,
+        )  # fmt: skip
         if self.ranks.first:
             write_json(place / "space.json", space.to_dict())
         if train.warm_start and previous is not None:
@@ -278,16 +274,20 @@ class Search:
         if not any("latency" in budget.limits for budget in self.budgets):
             return None
         table, options, path = None, self.run.arch_search, self.folder / "latency.json"
+        shape = self.shape | {"tower": self.run.tower.name if self.tower is not None else ""}
         if self.ranks.first:
             here = {"batch_size": options.latency_batch, **this_device(self.ranks.device)}
             if options.latency_table:
-                table = LatencyTable.load(path if path.exists() else options.latency_table, **self.shape)
+                table = LatencyTable.load(path if path.exists() else options.latency_table, **shape)
             elif path.exists():
-                table = LatencyTable.load(path, **self.shape, **here)
+                table = LatencyTable.load(path, **shape, **here)
             else:
                 batch_size, device = options.latency_batch, self.ranks.device
-                table = LatencyTable.empty(self.run.space, **self.shape, batch_size=batch_size, device=device)
-        return self.ranks.from_first(table)
+                table = LatencyTable.empty(self.run.space, **shape, batch_size=batch_size, device=device)
+        table = self.ranks.from_first(table)
+        assert table is not None
+        table.tower = self.tower
+        return table
 
     def _measure(self, space: Space) -> None:
         """Let the latency table cover a space; the numbers of the first rank hold on all."""
@@ -399,7 +399,8 @@ class Search:
         images = self.run.arch_search.calibration_images
         if mode == "retrain":
             torch.manual_seed(number(self.run.seed, "retrain", arch.key))
-            model = MODELS[arch.family](arch, **self.shape, drop_path_rate=train.drop_path).to(self.ranks.device)
+            args = {**self.shape, **self.model_args, "drop_path_rate": train.drop_path}
+            model = MODELS[arch.family](arch, **args).to(self.ranks.device)
         else:
             options = {} if mode == "inherit" else {"drop_path_rate": train.drop_path}
             model = supernet.extract(arch, **options)
@@ -474,11 +475,16 @@ class Search:
                 f" {row['macs'] / 1e6:.4g}M MACs{latency}; in {folder}"
             )
             if self.ranks.first:
-                provenance = {k: v for k, v in read_json(self.folder / "run.json").items() if k != "config"}
-                provenance |= {"config": self.run.name, "seed": self.run.seed, "space": self.run.space.name}
-                provenance |= {"final": self.run.final.mode, "held_out_accuracy": best.accuracy, "test": test}
+                held_out = {"top1": best.accuracy, "images": self.data.search_size}
+                metrics = {"test": test, "held-out": held_out}
+                provenance = record("search", self.run, self.folder, self.ranks, metrics=metrics)
+                provenance |= {"space": self.run.space.name, "budget": str(budget), "final": self.run.final.mode}
+                provenance["trajectory"] = self._trajectory(visited)
+                provenance["cost"]["subnets_scored"] = self._subnets_scored()
                 if self.run.supernet_weights:
                     provenance["supernet"] = read_json(self.folder / "space0" / "supernet.json")
+                if self.tower is not None:
+                    provenance["tower"] = tower_record(self.tower)
                 data = self.run.data
                 cfg = {
                     "mean": data.mean,
@@ -494,9 +500,19 @@ class Search:
         self.ranks.wait()
         return result
 
+    def _trajectory(self, visited: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The visited spaces: sizes, ranges, and the choices where there are several."""
+        rows = []
+        for row in visited:
+            space = Space.from_dict(read_json(self.folder / f"space{row['index']}" / "space.json"))
+            choices = {dim.name: list(dim.choices) for dim in space.dims if len(dim.choices) > 1}
+            rows.append({key: value for key, value in row.items() if key != "best"} | {"choices": choices})
+        return rows
 
-def _harmless(key: str) -> bool:
-    return key in HARMLESS or key.endswith("checkpoint_seconds")
+    def _subnets_scored(self) -> int:
+        """Over all spaces, each architecture as often as a supernet scored it anew."""
+        files = [*self.folder.glob("space*/scores.jsonl"), *self.folder.glob("space*/evaluated.jsonl")]
+        return sum("arch" in row for path in files for row in Records(path, write=False).rows)
 
 
 def kendall(a: list[float], b: list[float]) -> float:

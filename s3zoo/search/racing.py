@@ -1,25 +1,30 @@
 """Racing: score candidates on growing parts of the held-out images and drop those that cannot become parents.
 
 Most images tell nothing: all networks of a supernet get them right, or all get them wrong. So the networks scored in
-full so far predict each image, p_i = the share that got it right, and a candidate is first asked about the images whose
-answer is uncertain. Images are ordered by priority w_i / u_i with w_i = sqrt(p_i (1 - p_i)) and u_i uniform in (0, 1),
-fixed by the seed; the first n of them are a sample in which image i is with probability pi_i = min(1, w_i / t), t being
-the priority of image n + 1 (priority sampling). All candidates see the same images, and
+full so far (the references) predict each image, p_i = the share that got it right, and a candidate is first asked about
+the images whose answer is uncertain. Images are ordered by priority w_i / u_i with w_i = sqrt(p_i (1 - p_i)) and u_i
+uniform in (0, 1), fixed by the seed; the first n of them are a sample in which image i is with probability
+pi_i = min(1, w_i / t), t being the priority of image n + 1 (priority sampling). All candidates see the same images, and
 
-    accuracy = mean(p) + 1/N sum over the sample of (x_i - p_i) / pi_i        x_i: right or wrong
+    accuracy = mean(q) + 1/N sum over the sample of (x_i - q_i) / pi_i        x_i: right or wrong
 
-is an unbiased estimate, whose error vanishes as the sample becomes the whole.
+estimates a candidate's accuracy for any prediction q, with an error that vanishes as the sample becomes the whole and
+is the smaller, the better q is. Relatives err alike: q_i = p_i + sum over references of b_r (x_ri - p_i), where ridge
+regression on the sample says whom the candidate takes after.
 """
 
 from __future__ import annotations
 
+import base64
 import math
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from s3zoo.arch import Arch
+
+RELATIVES = 100  # references, the best ones, among whom relatives of a candidate are looked for
 
 # Which images (columns, by index) each architecture (rows) classifies rightly
 Correct = Callable[[Sequence[Arch], np.ndarray], np.ndarray]
@@ -31,14 +36,6 @@ class Score(NamedTuple):
     accuracy: float
     full: bool
     images: int  # that were seen for it
-
-
-def evaluate_plain(archs: Sequence[Arch], correct: Correct, total_images: int) -> list[Score]:
-    """Every candidate on every image."""
-    if not archs:
-        return []
-    right = correct(archs, np.arange(total_images))
-    return [Score(100 * float(row.mean()), True, total_images) for row in right]
 
 
 class Race:
@@ -56,7 +53,7 @@ class Race:
         *,
         seed: int = 0,
         keep: int = 10,
-        tolerance: float = 0.01,
+        tolerance: float = 0.03,
         first: int | None = None,
         growth: float = 1.2,
         pilots: int = 5,
@@ -80,8 +77,7 @@ class Race:
         self.forwards = 0
         self.known: dict[Hashable, float] = {}
         self._uniform = 1 - np.random.default_rng(seed).random(total_images)  # in (0, 1]
-        self._right = np.zeros(total_images, np.int64)  # by image: how many of the references got it right
-        self._references = 0
+        self._references: dict[Hashable, np.ndarray] = {}  # which images each network that saw all of them got right
 
     def __call__(self, archs: Sequence[Arch], incumbents: Sequence[float] = ()) -> list[Score]:
         """Scores of one generation; `incumbents` are the full scores of the best `keep` so far."""
@@ -93,7 +89,7 @@ class Race:
                 scores[identity] = Score(self.known[identity], True, 0)
             else:
                 racers.setdefault(identity, arch)
-        missing = max(0, self.pilots - self._references)  # so many are needed to predict images
+        missing = max(0, self.pilots - len(self._references))  # so many are needed to predict images
         scores |= self._full(dict(list(racers.items())[:missing]))
         racers = {identity: arch for identity, arch in racers.items() if identity not in scores}
         if racers:
@@ -113,62 +109,36 @@ class Race:
         return right
 
     def _finish(self, identity: Hashable, right: np.ndarray) -> Score:
-        self._right += right
-        self._references += 1
+        self._references[identity] = right
         self.known[identity] = 100 * float(right.mean())
         return Score(self.known[identity], True, self.total)
 
     # The race
 
     def _race(self, racers: dict[Hashable, Arch], exact: list[float]) -> dict[Hashable, Score]:
-        predicted = self._predicted()
-        spread = predicted * (1 - predicted)
-        weight = np.sqrt(spread)
-        priority = weight / self._uniform
-        order = np.argsort(-priority, kind="stable")
-        right = np.zeros((len(racers), 0), bool)  # (racers, images seen)
+        sampling = _Sampling(np.stack(list(self._references.values())), self._uniform)
+        right: np.ndarray = np.zeros((len(racers), 0), bool)  # (racers, images seen)
         names, archs = list(racers), list(racers.values())
-        live = np.arange(len(racers))
+        live: np.ndarray = np.arange(len(racers))
         dropped: dict[int, tuple[float, int]] = {}  # estimate, images seen
         for seen in self._stages():
-            right = np.concatenate([right, self._ask([archs[i] for i in live], order[right.shape[1] : seen])], axis=1)
+            asked = sampling.order[right.shape[1] : seen]
+            right = np.concatenate([right, self._ask([archs[i] for i in live], asked)], axis=1)
             if seen == self.total:
                 break
-            chance = np.minimum(1, weight / priority[order[seen]])  # of each image to be in the sample
-            sample = order[:seen]
-            off = right - predicted[sample]  # (racers, images seen)
-            estimate = 100 * (predicted.mean() + (off / chance[sample]).sum(1) / self.total)
-            square = (1 - chance[sample]) / chance[sample] ** 2
-            # With few images the variance seen may be far too small, down to 0: half of the expected one is the least.
-            least = 0.5 * float((spread * (1 - chance) / chance).sum())
-
+            estimate, variance = sampling.estimates(right)
             bound, holder = self._bound(exact, estimate)
-            own = off if holder is None else off - off[holder]
-            variance = np.maximum((own**2 * square).sum(1), least if holder is None else 2 * least)
-            loss = _expected_excess(estimate - bound, 100 * np.sqrt(variance) / self.total)
+            loss = _expected_excess(estimate - bound, np.sqrt(variance(holder)))
             stay = (loss >= self.tolerance) | (estimate >= bound)
             dropped |= {int(i): (float(e), seen) for i, e, s in zip(live, estimate, stay, strict=True) if not s}
             live, right = live[stay], right[stay]
             if not len(live):
                 break
-        back = np.argsort(order)
+        back = np.argsort(sampling.order)
         scores = {names[i]: self._finish(names[i], row[back]) for i, row in zip(live, right, strict=True)}
         best = sorted([*exact, *(score.accuracy for score in scores.values())], reverse=True)[: self.keep]
         ceiling = best[-1] - 100 / self.total if best else 100.0  # one image below the worst parent
         return scores | {names[i]: Score(min(e, ceiling), False, seen) for i, (e, seen) in dropped.items()}
-
-    def _predicted(self) -> np.ndarray:
-        """The chance that a network gets an image right: the references' share, drawn a little towards a half.
-
-        How far is read off the references: an image on which all others agree is dissented from by the one left out in
-        a share q of cases, and unanimous images shall be predicted so.
-        """
-        n, right = self._references, self._right
-        unanimous = int(((right == 0) | (right == n)).sum())
-        single = int(((right == 1) | (right == n - 1)).sum())
-        q = (single + 0.5) / (single + 0.5 + n * unanimous + 0.5)
-        prior = min(0.5, n * q / max(1 - 2 * q, 0.1))
-        return (right + prior) / (n + 2 * prior)
 
     def _stages(self) -> list[int]:
         """Sizes of the sample: a geometric sequence that ends in all images without a short last step."""
@@ -190,15 +160,73 @@ class Race:
 
     # Resuming
 
-    def state(self) -> dict[str, Any]:
-        """What later races depend on besides `known`, for JSON; take it between two generations."""
-        return {"forwards": self.forwards, "references": self._references, "right": self._right.tolist()}
+    def answers(self, identity: Hashable) -> str:
+        """What to keep of a network with a full score, for JSON: later races depend on it. See `remember`."""
+        return base64.b85encode(np.packbits(self._references[identity]).tobytes()).decode()
 
-    def restore(self, state: dict[str, Any]) -> None:
-        if len(state["right"]) != self.total:
-            raise ValueError(f"The race's state is of {len(state['right'])} images, but there are {self.total}.")
-        self.forwards, self._references = state["forwards"], state["references"]
-        self._right = np.array(state["right"], np.int64)
+    def remember(self, identity: Hashable, answers: str) -> None:
+        """Take over a full score of an earlier race of the same images, in the order in which they were made."""
+        packed = np.frombuffer(base64.b85decode(answers), np.uint8)
+        if len(packed) != -(-self.total // 8):
+            raise ValueError(f"The race's answers are of {8 * len(packed)} images, but there are {self.total}.")
+        self._finish(identity, np.unpackbits(packed, count=self.total).astype(bool))
+
+
+class _Sampling:
+    """The order of images, and estimates of accuracies from the first of them, given what the references answered."""
+
+    def __init__(self, references: np.ndarray, uniform: np.ndarray) -> None:
+        self.predicted = _predicted(references.sum(0), len(references))
+        self.spread = self.predicted * (1 - self.predicted)
+        self.weight = np.sqrt(self.spread)
+        self.priority = self.weight / uniform
+        self.order = np.argsort(-self.priority, kind="stable")
+        best = np.argsort(-references.mean(1), kind="stable")[:RELATIVES]
+        self.others = references[best] - self.predicted  # (references, images)
+
+    def estimates(self, right: np.ndarray) -> tuple[np.ndarray, Callable[[int | None], np.ndarray]]:
+        """Accuracies in percent of who answered so on the first images, and a function that gives the variances:
+        of each accuracy, or of its difference from that of one of the candidates."""
+        total, seen = len(self.order), right.shape[1]
+        chance = np.minimum(1, self.weight / self.priority[self.order[seen]])  # of each image to be in the sample
+        sample = self.order[:seen]
+        off = right - self.predicted[sample]  # (racers, images seen)
+        # Terms of the variance of a sum over a Poisson sample; where the chance is 1 there is none.
+        square = (100 / total / chance[sample]) ** 2 * (1 - chance[sample])
+        unsure = max(int((square > 0).sum()), 1)
+        plain = float((off**2 @ square).mean())
+        # The coefficients of relatives are of the order 1 / references: so strong a ridge, in units of the noise.
+        others = self.others[:, sample]
+        gram = (others * square) @ others.T
+        ridge = gram + (len(others) * plain / unsure + 1e-12) * np.eye(len(others))
+        solved = np.linalg.solve(ridge, others * square)  # (references, images seen)
+        coefficients = off @ solved.T  # (racers, references)
+        # What is left when the image itself has no say in its prediction: without this, estimates would be biased.
+        rest = (off - coefficients @ others) / (1 - (solved * others).sum(0))
+        mean = self.predicted.mean() + coefficients @ self.others.mean(1)
+        estimate = 100 * (mean + (rest / chance[sample]).sum(1) / total)
+        # With few images the variance seen may be far too small, down to 0: a quarter of what is expected without any
+        # relatives is the least.
+        least = 0.25 * float((self.spread * (1 - chance) / chance).sum()) * (100 / total) ** 2
+
+        def variance(holder: int | None) -> np.ndarray:
+            own = rest if holder is None else rest - rest[holder]
+            return np.maximum(own**2 @ square, least if holder is None else 2 * least)
+
+        return estimate, variance
+
+
+def _predicted(right: np.ndarray, n: int) -> np.ndarray:
+    """The chance that a network gets an image right: the share of the n references, drawn a little towards a half.
+
+    How far is read off the references: an image on which all others agree is dissented from by the one left out in
+    a share q of cases, and unanimous images shall be predicted so.
+    """
+    unanimous = int(((right == 0) | (right == n)).sum())
+    single = int(((right == 1) | (right == n - 1)).sum())
+    q = (single + 0.5) / (single + 0.5 + n * unanimous + 0.5)
+    prior = min(0.5, n * q / max(1 - 2 * q, 0.1))
+    return (right + prior) / (n + 2 * prior)
 
 
 def _expected_excess(difference: np.ndarray, error: np.ndarray) -> np.ndarray:

@@ -367,7 +367,8 @@ def s4_decide(
             f" move; fix some of them with one choice each (at most {MAX_S4_DIMS} may move) or use method 's3'."
         )
     z = np.array([row["z"] for row in moving], dtype=np.float64)
-    gammas = np.indices((3,) * len(moving), dtype=np.int8).reshape(len(moving), 3 ** len(moving)).T - 1  # (3^n, n)
+    gammas: np.ndarray = np.indices((3,) * len(moving), dtype=np.int8)
+    gammas = gammas.reshape(len(moving), 3 ** len(moving)).T - 1  # (3^n, n)
     gammas = gammas[np.any(gammas, axis=1)]  # (3^n - 1, n)
     length = np.sqrt((gammas != 0).sum(axis=1))
     cosines = np.round(gammas @ z / (length * (np.linalg.norm(z) or 1.0)), 12)

@@ -33,7 +33,8 @@ class Data:
     download: bool = False  # let torchvision fetch a "torch/…" dataset
     holdout: int = 10_000  # images carved from the training split for the search; never trained on
     train_limit: int = 0  # use only so many training images (0: all)
-    num_classes: int = 1000
+    classes: tuple[str, ...] = ()  # only these, in this order (empty: all)
+    num_classes: int = 1000  # 0: as many as there are
     img_size: int = 224
     in_chans: int = 3
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
@@ -65,8 +66,11 @@ class Train:
     lr: float = 1e-3
     min_lr: float = 1e-5
     warmup_epochs: float = 20
+    warmup_steps: int = 0  # > 0: instead of warmup_epochs
     warmup_lr: float = 1e-6
-    schedule: str = "cosine"  # or "constant"
+    schedule: str = "cosine"  # or "step" (lr times decay_rate at each of the milestones), or "constant"
+    milestones: tuple[float, ...] = ()  # epochs
+    decay_rate: float = 0.1
     weight_decay: float = 0.05
     momentum: float = 0.9
     label_smoothing: float = 0.1
@@ -82,6 +86,24 @@ class Train:
 
 
 @dataclass(frozen=True)
+class Tower:
+    """The frozen vision transformer that decoders of family "ladder" read; networks of other families read none."""
+
+    name: str = "vit_base_patch16_clip_quickgelu_224.openai"  # in timm
+    weights: str = "pretrained"  # timm's; those of a file; or "random" (the same each time), for trials
+    # Features on disk, so that the tower sees an image once: of the images that networks are scored on ("scored"), or
+    # of the training images too ("all"), which must then not be augmented.
+    cache: str = "none"
+    cache_dir: str = ""  # may be shared by runs; empty: features/ in the run's folder
+
+    def __post_init__(self) -> None:
+        if self.cache not in ("none", "scored", "all"):
+            raise ValueError(f"tower.cache is {self.cache!r}, but must be 'none', 'scored' or 'all'.")
+        if not self.name or not self.weights:
+            raise ValueError("tower.name and tower.weights must not be empty; name a timm ViT and its weights.")
+
+
+@dataclass(frozen=True)
 class Run:
     """What every run has."""
 
@@ -91,6 +113,55 @@ class Run:
     threads: int = 2  # part of the result: sums depend on it in the last bits
     device: str = "auto"  # "cpu", "cuda", or "auto"
     amp: bool = True  # mixed precision, on a GPU only
+
+
+@dataclass(frozen=True)
+class Distil:
+    """A teacher whose answers are learned beside the labels: (1 - weight) labels + weight teacher."""
+
+    teacher: str = ""  # a timm name, "hf-hub:…" or a folder with a model; empty: none
+    kind: str = "hard"  # the teacher's first choice as a label (DeiT, AutoFormer 4.4); or "soft": its probabilities
+    weight: float = 0.5
+    temperature: float = 1.0  # "soft" only
+    cache: bool = False  # ask the teacher once an image; training images must then not be augmented
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("hard", "soft"):
+            raise ValueError(f"distil.kind is {self.kind!r}, but must be 'hard' or 'soft'.")
+        if not 0 <= self.weight <= 1 or self.temperature <= 0:
+            raise ValueError(
+                f"distil.weight is {self.weight:g} and distil.temperature {self.temperature:g}; use a weight from 0 to"
+                " 1 and a temperature above 0."
+            )
+
+
+@dataclass(frozen=True)
+class TrainRun(Run):
+    """One network trained, finetuned or probed.
+
+    In `data`, img_size 0, in_chans 0, mean (), std (), interpolation "" and crop_pct 0 stand for the model's own.
+    """
+
+    model: str = "s3_tiny"  # a timm name, "hf-hub:…" or a folder with a model
+    model_args: dict = field(default_factory=dict)  # further arguments of timm.create_model
+    mode: str = "scratch"  # "finetune" all weights, or "probe": the classifier alone on frozen features
+    weights: str = ""  # where finetuning begins: a timm name, folder or file; empty: the model's own weights
+    freeze: int = 0  # parts from the input on that stay as they are: 1 is the stem, 2 the stem and the first stage, …
+    layer_decay: float = 1.0  # factor on the learning rate from each layer to the one before it
+    distil: Distil = field(default_factory=Distil)
+    train: Train = field(default_factory=Train)
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("scratch", "finetune", "probe"):
+            raise ValueError(f"mode is {self.mode!r}, but must be 'scratch', 'finetune' or 'probe'.")
+        if self.mode == "scratch" and (self.weights or self.freeze):
+            given = f"weights={self.weights}" if self.weights else f"freeze={self.freeze}"
+            raise ValueError(f"mode is 'scratch', but {given} is set, which needs mode=finetune.")
+        if self.freeze < 0 or not 0 < self.layer_decay <= 1:
+            raise ValueError(
+                f"freeze is {self.freeze} and layer_decay {self.layer_decay:g}; use a number of parts from 0 on and a"
+                " factor above 0 and at most 1."
+            )
 
 
 T = TypeVar("T")

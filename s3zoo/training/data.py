@@ -149,7 +149,7 @@ class TrainImages:
         self.decoder = Decoder(split, config, 1.0 if self.whole else None)
         self.broken: set[int] = set()
         self.cache: Any = None  # position -> array
-        self.readable = np.arange(len(indices))  # position -> itself or its substitute, once everything was read
+        self.readable: np.ndarray = np.arange(len(indices))  # position -> itself or, once all was read, its substitute
 
     def fill_cache(self, workers: int) -> None:
         """Keep all decoded images in memory if they are small enough; to be called before workers are forked."""
@@ -277,7 +277,7 @@ class ImageData:
         self.split = open_split(config, config.train_split)
         self.classes = self.split.classes
         self.num_classes = len(self.classes)
-        if config.num_classes != self.num_classes:
+        if config.num_classes not in (0, self.num_classes):
             raise ValueError(
                 f"data.num_classes is {config.num_classes}, but {self.split.where} has {self.num_classes} classes;"
                 f" set data.num_classes={self.num_classes}."
@@ -318,7 +318,17 @@ class ImageData:
     def train_batches(
         self, epoch: int, batch_size: int, start_batch: int = 0
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """This rank's (images, targets, rows) of each global batch of an epoch; rows are places in the global batch.
+        """This rank's (images, targets, rows) of each global batch of an epoch; rows are places in the global batch."""
+        positions, rows = self.batch_positions(epoch, batch_size, start_batch)
+        if self._loader is None:
+            self._train.fill_cache(self.config.workers)
+            self._loader = make_loader(self._train, self._keys, self.config.workers, keep=True)
+        self._keys[:] = [(epoch, batch) for batch in positions]
+        self._epochs_begun += 1
+        return self._epoch(self._epochs_begun, iter(self._loader), torch.from_numpy(rows))
+
+    def batch_positions(self, epoch: int, batch_size: int, start: int = 0) -> tuple[list[np.ndarray], np.ndarray]:
+        """Which training images this rank sees in each batch of an epoch, and their places in the global batch.
 
         Mirrored places stay together, so that Mixup's partner (the batch in reverse) is on the same rank.
         """
@@ -331,14 +341,7 @@ class ImageData:
         place = np.arange(batch_size)
         rows = place[np.minimum(place, batch_size - 1 - place) % self.world == self.rank]
         order = np.argsort(hashed(self.seed, ORDER, epoch, np.arange(self.train_size)), kind="stable")
-        if self._loader is None:
-            self._train.fill_cache(self.config.workers)
-            self._loader = make_loader(self._train, self._keys, self.config.workers, keep=True)
-        self._keys[:] = [
-            (epoch, order[batch * batch_size + rows]) for batch in range(start_batch, self.train_size // batch_size)
-        ]
-        self._epochs_begun += 1
-        return self._epoch(self._epochs_begun, iter(self._loader), torch.from_numpy(rows))
+        return [order[batch * batch_size + rows] for batch in range(start, self.train_size // batch_size)], rows
 
     def _epoch(self, number: int, batches: Iterator[Any], rows: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         for images, targets, broken in batches:
@@ -346,6 +349,14 @@ class ImageData:
             if broken:
                 self._skip(self.split, self.train_indices[sorted(broken)].tolist(), stop=images is None)
             yield images, targets, rows
+
+    def train_groups(self, groups: Sequence[np.ndarray]) -> Iterator[Batch]:
+        """Training images at these positions, group by group, as epoch 0 shows them."""
+        loader = make_loader(self._train, [(0, group) for group in groups], self.config.workers)
+        for images, targets, broken in loader:
+            if broken:
+                self._skip(self.split, self.train_indices[sorted(broken)].tolist(), stop=images is None)
+            yield images, targets
 
     def mixup(self, images: Tensor, targets: Tensor, step: int, smoothing: float = 0.0) -> Batch:
         """Mixup or CutMix of a rank's batch, targets becoming smoothed probabilities; if off, nothing changes."""

@@ -71,7 +71,7 @@ class _SynchronisedBatchNorm(nn.modules.batchnorm._BatchNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:
-            return super().forward(x)
+            return self._and_act(super().forward(x))
         axes = [0, *range(2, x.ndim)]
         count = dist.get_world_size()
         moments = torch.stack([x.mean(axes), (x * x).mean(axes)])
@@ -86,7 +86,12 @@ class _SynchronisedBatchNorm(nn.modules.batchnorm._BatchNorm):
             self.num_batches_tracked += 1
         shape = [1, -1] + [1] * (x.ndim - 2)
         scale = self.weight * torch.rsqrt(variance + self.eps)
-        return (x - mean.view(shape)) * scale.view(shape) + self.bias.view(shape)
+        return self._and_act((x - mean.view(shape)) * scale.view(shape) + self.bias.view(shape))
+
+    def _and_act(self, x: Tensor) -> Tensor:
+        """timm's BatchNormAct2d drops out and activates, too."""
+        parts: Any = self
+        return parts.act(parts.drop(x)) if hasattr(self, "act") else x
 
     def _check_input_dim(self, input: Tensor) -> None: ...
 

@@ -11,7 +11,7 @@ import math
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
@@ -19,8 +19,9 @@ from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
-from timm.optim import create_optimizer_v2
-from timm.scheduler import CosineLRScheduler
+from timm.optim import create_optimizer_v2, param_groups_layer_decay
+from timm.scheduler import CosineLRScheduler, MultiStepLRScheduler
+from timm.scheduler.scheduler import Scheduler
 from torch import Tensor, nn
 
 from s3zoo.arch import Arch
@@ -29,7 +30,6 @@ from s3zoo.space import Space
 from s3zoo.supernet import Supernet
 from s3zoo.training import checkpoint
 from s3zoo.training.config import Train
-from s3zoo.training.data import ImageData
 from s3zoo.training.distributed import Ranks, separate_batch_norms, synchronise_batch_norms
 from s3zoo.training.log import Log
 
@@ -65,7 +65,21 @@ class Stop:
                 signal.signal(number_, handler)
 
 
-# What is trained
+# What is trained, and on what
+
+Inputs = Any  # a tensor, or a dict or tuple of tensors, whose first axis is that of the samples
+
+
+class TrainData(Protocol):
+    """What the loop asks of data; `ImageData` is one."""
+
+    train_size: int
+
+    def train_batches(
+        self, epoch: int, batch_size: int, start_batch: int = 0
+    ) -> Iterator[tuple[Inputs, Tensor, Tensor]]: ...
+
+    def mixup(self, images: Inputs, targets: Tensor, step: int, smoothing: float = 0.0) -> tuple[Inputs, Tensor]: ...
 
 
 class Trainee(Protocol):
@@ -73,12 +87,28 @@ class Trainee(Protocol):
 
     weights: dict[str, nn.Parameter]
     no_decay: set[str]
+    lr_scale: dict[str, float]  # of the weights whose learning rate is not train.lr: a factor on it
     gradient: Tensor  # flat, with two more places at the end for numbers that ranks must agree on
 
-    def models(self, step: int) -> list[nn.Module]: ...
+    def models(self, step: int) -> list[nn.Module]:
+        """The models of a step, in training mode."""
+        ...
+
+    def loss(
+        self, model: nn.Module, inputs: Inputs, targets: Tensor, *, smoothing: float, step: int, rows: Tensor
+    ) -> Tensor:
+        """The sum of the samples' losses; `rows` are the samples' places in the global batch of the step."""
+        ...
+
     def before_step(self, optimizer: torch.optim.Optimizer) -> None: ...
     def after_step(self, optimizer: torch.optim.Optimizer) -> None: ...
     def buffers(self) -> dict[str, Tensor]: ...
+
+
+def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+    """Summed over samples; targets are classes or, after Mixup, probabilities that are smoothed already."""
+    smoothing = smoothing if targets.ndim == 1 else 0.0
+    return F.cross_entropy(logits.float(), targets, label_smoothing=smoothing, reduction="sum")
 
 
 class SupernetTrainee:
@@ -89,12 +119,18 @@ class SupernetTrainee:
             raise ValueError(f"sampling is {train.sampling!r}, but must be 'uniform' or 'sandwich'.")
         self.supernet, self.train, self.seed = supernet, train, seed
         self.weights, self.no_decay, self.gradient = supernet.bank, supernet.no_decay, supernet.gradient
+        self.lr_scale: dict[str, float] = {}
         self._archs: list[Arch] = []
         self._before: dict[tuple[str, str], Tensor] = {}
 
     def models(self, step: int) -> list[nn.Module]:
         self._archs = step_archs(self.supernet.space, self.train.sampling, self.seed, step)
-        return [self.supernet.subnet(arch) for arch in self._archs]
+        return [self.supernet.subnet(arch).train() for arch in self._archs]
+
+    def loss(
+        self, model: nn.Module, inputs: Inputs, targets: Tensor, *, smoothing: float, step: int, rows: Tensor
+    ) -> Tensor:
+        return cross_entropy(model(inputs), targets, smoothing)
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Let the optimizer skip what no architecture of this step uses."""
@@ -132,10 +168,17 @@ class SupernetTrainee:
 
 
 class ModelTrainee:
-    """One static model."""
+    """One static model: its parameters that require a gradient.
 
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
+    Args:
+        frozen: modules that stay in evaluation mode (no batch statistics, no drop path).
+        lr_scale: factors on the learning rate, by name of the parameter.
+    """
+
+    def __init__(
+        self, model: nn.Module, *, frozen: Sequence[nn.Module] = (), lr_scale: Mapping[str, float] | None = None
+    ) -> None:
+        self.model, self.frozen, self.lr_scale = model, frozen, dict(lr_scale or {})
         self.weights = {name: p for name, p in model.named_parameters() if p.requires_grad}
         exempt: set[str] = getattr(model, "no_weight_decay", set)()
         self.no_decay = {name for name, p in self.weights.items() if p.ndim <= 1 or name in exempt}
@@ -148,7 +191,15 @@ class ModelTrainee:
             start += weight.numel()
 
     def models(self, step: int) -> list[nn.Module]:
+        self.model.train()
+        for module in self.frozen:
+            module.eval()
         return [self.model]
+
+    def loss(
+        self, model: nn.Module, inputs: Inputs, targets: Tensor, *, smoothing: float, step: int, rows: Tensor
+    ) -> Tensor:
+        return cross_entropy(model(inputs), targets, smoothing)
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None: ...
 
@@ -156,6 +207,13 @@ class ModelTrainee:
 
     def buffers(self) -> dict[str, Tensor]:
         return {name: b for name, b in self.model.named_buffers() if b.numel()}
+
+
+def layer_scales(model: nn.Module, decay: float) -> dict[str, float]:
+    """timm's layer-wise learning rates: `decay` once more for every layer further from the head."""
+    names = {id(p): name for name, p in model.named_parameters()}
+    groups = param_groups_layer_decay(model, layer_decay=decay)
+    return {names[id(p)]: group["lr_scale"] for group in groups for p in group["params"]}
 
 
 def step_archs(space: Space, sampling: str, seed: int, step: int) -> list[Arch]:
@@ -169,10 +227,25 @@ def step_archs(space: Space, sampling: str, seed: int, step: int) -> list[Arch]:
 # The loop
 
 
+def steps_in_epoch(train: Train, data: TrainData, ranks: Ranks) -> int:
+    """Whole batches only; a batch must divide into micro-batches and ranks."""
+    if train.batch_size > data.train_size:
+        raise ValueError(
+            f"batch_size is {train.batch_size}, but there are only {data.train_size} training images; lower it."
+        )
+    parts = train.accumulate * (2 * ranks.world if ranks.world > 1 else 1)  # mirrored places stay on one rank
+    if train.batch_size % parts:
+        raise ValueError(
+            f"batch_size is {train.batch_size}, but must be a multiple of {parts} with {ranks.world} processes and"
+            f" accumulate {train.accumulate}."
+        )
+    return data.train_size // train.batch_size
+
+
 def fit(
     trainee: Trainee,
     train: Train,
-    data: ImageData,
+    data: TrainData,
     *,
     seed: int,
     ranks: Ranks,
@@ -188,17 +261,7 @@ def fit(
     `at_epoch_end(epoch)` may add to the record of an epoch.
     """
     stop = stop or Stop()
-    steps_per_epoch = data.train_size // train.batch_size
-    if steps_per_epoch < 1:
-        raise ValueError(
-            f"batch_size is {train.batch_size}, but there are only {data.train_size} training images; lower it."
-        )
-    parts = train.accumulate * (2 * ranks.world if ranks.world > 1 else 1)  # mirrored places stay on one rank
-    if train.batch_size % parts:
-        raise ValueError(
-            f"batch_size is {train.batch_size}, but must be a multiple of {parts} with {ranks.world} processes and"
-            f" accumulate {train.accumulate}."
-        )
+    steps_per_epoch = steps_in_epoch(train, data, ranks)
     total = train.epochs * steps_per_epoch
     if not total:
         return []  # an untrained control
@@ -230,9 +293,9 @@ def fit(
         epoch, first = divmod(step, steps_per_epoch)
         batches = data.train_batches(epoch, train.batch_size, start_batch=first)
         for images, targets, rows in batches:
-            images, targets = images.to(ranks.device), targets.to(ranks.device)
+            images, targets = _moved(images, ranks.device), targets.to(ranks.device)
             images, targets = data.mixup(images, targets, step, train.label_smoothing)
-            schedule.step_update(step) if schedule is not None else None
+            schedule.step_update(step)
             loss = _step(trainee, optimizer, images, targets, rows, train, step, seed, ranks, amp, stop)
             if not math.isfinite(loss):
                 log.close_progress()
@@ -282,32 +345,28 @@ def fit(
 
 
 def _step(
-    trainee: Trainee, optimizer: torch.optim.Optimizer, images: Tensor, targets: Tensor, rows: Tensor, train: Train,
+    trainee: Trainee, optimizer: torch.optim.Optimizer, images: Inputs, targets: Tensor, rows: Tensor, train: Train,
     step: int, seed: int, ranks: Ranks, amp: bool, stop: Stop,
 ) -> float:  # fmt: skip
     """Sum the gradients of all models of the step over all samples and ranks, then one optimizer step."""
     trainee.gradient.zero_()
     device = ranks.device.type
     total_loss = 0.0
-    smoothing = train.label_smoothing if targets.ndim == 1 else 0.0  # Mixup has smoothed already
     sharded = ranks.world > 1 or train.accumulate > 1
     models = trainee.models(step)
     for index, model in enumerate(models):
-        model.train()
         if ranks.world > 1:
             synchronise_batch_norms(model)
-        for part_images, part_targets, part_rows in zip(
-            images.chunk(train.accumulate), targets.chunk(train.accumulate), rows.chunk(train.accumulate), strict=True
-        ):
+        parts = zip(*(_chunks(part, train.accumulate) for part in (images, targets, rows)), strict=True)
+        for part_images, part_targets, part_rows in parts:
             if sharded:
                 _place_rows(model, train.batch_size, part_rows.to(ranks.device))
             torch.manual_seed(number(seed, "drop", step, index))
             with torch.autocast(device, dtype=torch.bfloat16) if amp else nullcontext():
-                logits = model(part_images)
-            loss = (
-                F.cross_entropy(logits.float(), part_targets, label_smoothing=smoothing, reduction="sum")
-                / train.batch_size
-            )
+                loss = trainee.loss(
+                    model, part_images, part_targets, smoothing=train.label_smoothing, step=step, rows=part_rows
+                )
+            loss = loss / train.batch_size
             loss.backward()
             total_loss += loss.item() / len(models)
     trainee.gradient[-2] = total_loss
@@ -324,6 +383,24 @@ def _step(
     return loss_value
 
 
+def _moved(inputs: Inputs, device: torch.device) -> Inputs:
+    if isinstance(inputs, dict):
+        return {key: _moved(value, device) for key, value in inputs.items()}
+    if isinstance(inputs, tuple):
+        return tuple(_moved(value, device) for value in inputs)
+    return inputs.to(device)
+
+
+def _chunks(inputs: Inputs, count: int) -> list[Inputs]:
+    """The samples in `count` parts."""
+    if isinstance(inputs, dict):
+        split = [_chunks(value, count) for value in inputs.values()]
+        return [dict(zip(inputs, part, strict=True)) for part in zip(*split, strict=True)]
+    if isinstance(inputs, tuple):
+        return list(zip(*(_chunks(value, count) for value in inputs), strict=True))
+    return list(inputs.chunk(count))
+
+
 def _place_rows(model: nn.Module, batch: int, rows: Tensor | None) -> None:
     """Tell drop path which samples of the global batch it sees."""
     for module in model.modules():
@@ -332,31 +409,35 @@ def _place_rows(model: nn.Module, batch: int, rows: Tensor | None) -> None:
 
 
 def _optimizer(trainee: Trainee, train: Train) -> torch.optim.Optimizer:
-    decayed = [w for n, w in trainee.weights.items() if n not in trainee.no_decay]
-    exempt = [w for n, w in trainee.weights.items() if n in trainee.no_decay]
-    groups = [{"params": decayed, "weight_decay": train.weight_decay}, {"params": exempt, "weight_decay": 0.0}]
+    """Groups by weight decay and learning rate; timm's schedules multiply by a group's lr_scale."""
+    groups: dict[tuple[bool, float], dict[str, Any]] = {}
+    for exempt in (False, True):
+        for name, weight in trainee.weights.items():
+            if (name in trainee.no_decay) is exempt:
+                scale = trainee.lr_scale.get(name, 1.0)
+                decay = 0.0 if exempt else train.weight_decay
+                group = groups.setdefault(
+                    (exempt, scale), {"params": [], "weight_decay": decay, "lr": train.lr, "lr_scale": scale}
+                )
+                group["params"].append(weight)
     return create_optimizer_v2(
-        [g for g in groups if g["params"]],
-        opt=train.opt,
-        lr=train.lr,
-        weight_decay=train.weight_decay,
-        momentum=train.momentum,
+        list(groups.values()), opt=train.opt, lr=train.lr, weight_decay=train.weight_decay, momentum=train.momentum
     )
 
 
-def _schedule(optimizer: torch.optim.Optimizer, train: Train, steps_per_epoch: int) -> CosineLRScheduler | None:
-    if train.schedule not in ("cosine", "constant"):
-        raise ValueError(f"schedule is {train.schedule!r}, but must be 'cosine' or 'constant'.")
+def _schedule(optimizer: torch.optim.Optimizer, train: Train, steps_per_epoch: int) -> Scheduler:
+    warmup = train.warmup_steps or round(train.warmup_epochs * steps_per_epoch)
+    common: dict[str, Any] = {"warmup_t": warmup, "warmup_lr_init": train.warmup_lr, "t_in_epochs": False}
+    if train.schedule == "cosine":
+        total = train.epochs * steps_per_epoch
+        return CosineLRScheduler(optimizer, t_initial=total, lr_min=train.min_lr, **common)
     if train.schedule == "constant":
-        return None
-    return CosineLRScheduler(
-        optimizer,
-        t_initial=train.epochs * steps_per_epoch,
-        lr_min=train.min_lr,
-        warmup_t=round(train.warmup_epochs * steps_per_epoch),
-        warmup_lr_init=train.warmup_lr,
-        t_in_epochs=False,
-    )
+        return MultiStepLRScheduler(optimizer, [], **common | {"warmup_t": 0})
+    if train.schedule == "step":
+        # timm looks one step ahead; with this it changes at the first step of the epoch.
+        steps = [round(epoch * steps_per_epoch) + 1 for epoch in sorted(train.milestones)]
+        return MultiStepLRScheduler(optimizer, steps, train.decay_rate, warmup_prefix=False, **common)
+    raise ValueError(f"schedule is {train.schedule!r}, but must be 'cosine', 'step' or 'constant'.")
 
 
 # State as named tensors

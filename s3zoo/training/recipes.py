@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from s3zoo.training.config import Data, Train
 
 # DeiT's augmentation but for repeated augmentation, which AutoFormer leaves out too. The folder is given by --data.
+DEIT_AUGMENTATION: dict[str, Any] = {
+    "auto_augment": "rand-m9-mstd0.5-inc1",  # timm leaves color_jitter out where this is on, as DeiT does
+    "reprob": 0.25,
+    "mixup": 0.8,
+    "cutmix": 1.0,
+}
 IMAGENET = Data(
     name="",
     test_split="val",
     holdout=10_000,
-    auto_augment="rand-m9-mstd0.5-inc1",  # timm leaves color_jitter out where this is on, as DeiT does
-    reprob=0.25,
-    mixup=0.8,
-    cutmix=1.0,
+    **DEIT_AUGMENTATION,
     workers=8,
 )
 

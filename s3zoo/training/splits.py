@@ -43,7 +43,7 @@ DECODER_ERRORS = (
 
 def hashed(*words: int | np.ndarray) -> np.ndarray:
     """A uniform 64-bit number for each combination of integers (splitmix64 steps), the same on every machine."""
-    state = np.zeros(1, np.uint64)
+    state: np.ndarray = np.zeros(1, np.uint64)
     for word in words:
         value = np.asarray(word & (2**64 - 1) if isinstance(word, int) else word).astype(np.uint64)
         state = state + value + np.uint64(0x9E3779B97F4A7C15)
@@ -76,6 +76,47 @@ class Digits:
         return Image.fromarray(self.data[index]), int(self.targets[index])
 
 
+class Torchvision:
+    """A dataset of torchvision that timm does not list; "train+val" is one split after the other."""
+
+    names = {"flowers102": "Flowers102", "stanford_cars": "StanfordCars", "oxford_iiit_pet": "OxfordIIITPet"}
+
+    def __init__(self, name: str, root: str, split: str, download: bool) -> None:
+        from torchvision import datasets
+
+        make = getattr(datasets, self.names[name])
+        self.parts = [make(root, split=part, download=download) for part in split.split("+")]
+        self.classes = self.parts[0].classes
+        files: list[tuple[Any, int]] = []
+        for part in self.parts:
+            paths = getattr(part, "_image_files", None) or getattr(part, "_images", None)
+            files += part._samples if paths is None else zip(paths, part._labels, strict=True)
+        self.files = [Path(path) for path, _ in files]
+        self.targets = [int(target) for _, target in files]
+        self.data = np.array([path.stat().st_size for path in self.files])  # what the digest identifies them by
+
+    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+        return Image.open(self.files[index]), self.targets[index]
+
+
+class TinyImageNet:
+    """tiny-imagenet-200 as it is unpacked: train/<class>/images/, and val/images/ with a list of their classes."""
+
+    def __init__(self, root: Path, train: bool) -> None:
+        self.classes = sorted((root / "wnids.txt").read_text().split())
+        number = {name: index for index, name in enumerate(self.classes)}
+        if train:
+            files = [(path, name) for name in self.classes for path in sorted((root / "train" / name).rglob("*.JPEG"))]
+        else:
+            lines = (root / "val" / "val_annotations.txt").read_text().splitlines()
+            files = [(root / "val" / "images" / line.split("\t")[0], line.split("\t")[1]) for line in lines]
+        self.files, self.targets = [path for path, _ in files], [number[name] for _, name in files]
+        self.data = np.array([path.stat().st_size for path in self.files])
+
+    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+        return Image.open(self.files[index]), self.targets[index]
+
+
 class Split:
     """The images of one split in an order that does not depend on the file system."""
 
@@ -97,7 +138,21 @@ class Split:
             raise ValueError(f"{where} does not give one class label for each image; choose a split that does.")
         self.targets = targets.astype(np.int64)
         self.classes = self._classes(source)
+        self.chosen: tuple[str, ...] = ()
         self._process = os.getpid()
+
+    def choose(self, names: tuple[str, ...]) -> None:
+        """Leave only these classes, numbered in this order."""
+        unknown = [name for name in names if name not in self.classes]
+        if unknown or len(set(names)) < len(names):
+            what = f"{unknown[0]!r} is not among the classes" if unknown else "a class is named twice"
+            some = ", ".join(self.classes[:10]) + (", …" if len(self.classes) > 10 else "")
+            raise ValueError(f"data.classes: {what} of {self.where}, which has {some}; name each class once.")
+        numbers = np.full(len(self.classes), -1)
+        numbers[[self.classes.index(name) for name in names]] = np.arange(len(names))
+        kept = numbers[self.targets] >= 0
+        self.order, self.targets = self.order[kept], numbers[self.targets[kept]]
+        self.classes = self.chosen = names
 
     def _classes(self, source: Any) -> tuple[str, ...]:
         numbers = getattr(source, "class_to_idx", None) or getattr(source, "class_name_to_idx", None) or {}
@@ -149,6 +204,8 @@ class Split:
             if hasattr(self.dataset, "data"):
                 sha.update(np.ascontiguousarray(self.dataset.data).tobytes())
             sha.update(self.targets.astype("<i8").tobytes())
+        for name in self.chosen:
+            sha.update(f"{name}\0".encode())
         return sha.digest()
 
 
@@ -177,18 +234,34 @@ def open_split(config: Data, wanted: str) -> Split:
     """The only door to a split: nothing of it is read before."""
     if config.train_split == config.test_split:
         raise ValueError(f"data.train_split and data.test_split are both {wanted!r}; name two different splits.")
+    split = _opened(config, wanted)
+    if "" in split.classes:
+        raise ValueError(
+            f"{split.where} has images outside of class folders; move each into a folder named after its class."
+        )
+    if config.classes:
+        split.choose(config.classes)
+    return split
+
+
+def _opened(config: Data, wanted: str) -> Split:
     if config.name == "digits":
         return Split(Digits(train=wanted == config.train_split), "digits")
     kind = config.name.partition("/")[0]
     if kind not in ("", "torch", "hfds"):
         raise ValueError(f"data.name is {config.name!r}, but must be {KINDS}.")
     root = os.path.expanduser(config.root) if kind else str(find_split(config, wanted))
+    if kind == "" and not config.root.endswith(".tar") and (Path(root).parent / "wnids.txt").is_file():
+        return Split(TinyImageNet(Path(root).parent, train=wanted == config.train_split), root)
     options: dict[str, Any] = {"download": config.download} if kind == "torch" else {}
     if root.endswith(".tar") and not kind:
         options["cache_tarinfo"] = False  # timm would write a pickle beside a large one
     where = f"{config.name} ({wanted})" if kind else root
     try:
-        dataset = create_dataset(config.name, root=root or None, split=wanted, search_split=bool(kind), **options)
+        if (name := config.name.removeprefix("torch/")) in Torchvision.names:
+            dataset: Any = Torchvision(name, root, wanted, config.download)
+        else:
+            dataset = create_dataset(config.name, root=root or None, split=wanted, search_split=bool(kind), **options)
     except ImportError as error:
         raise ValueError(f"{where} needs the package {error.name!r}; install it with pip.") from error
     except (RuntimeError, ValueError, KeyError, OSError, AssertionError, tarfile.TarError) as error:
@@ -198,10 +271,7 @@ def open_split(config: Data, wanted: str) -> Split:
             why = " ".join(str(error).split()).partition(". ")[0].rstrip(".") or type(error).__name__
         hint = "; check data.root, or set data.download=true" if kind == "torch" else ""
         raise ValueError(f"{where} cannot be used as data: {why}{hint}.") from error
-    split = Split(dataset, where)
-    if "" in split.classes:
-        raise ValueError(f"{where} has images outside of class folders; move each into a folder named after its class.")
-    return split
+    return Split(dataset, where)
 
 
 def check_folders(config: Data) -> None:

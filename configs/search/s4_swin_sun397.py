@@ -1,0 +1,19 @@
+"""S4-Swin on SUN397 at 224 x 224: as s4_swin_cifar10.
+
+Expected:  74.32 % top-1 with 28.4M parameters (the paper's figure, its Tables 3 and 5; not run here).
+Cost:      4 x 500 epochs of 750 steps and 300 epochs of retraining; 4.4 x 10^18 FLOP by closed form (estimate), or 61
+           GPU-hours at an assumed 20 TFLOP/s. Not measured; the paper names no hardware.
+Command:   torchrun --nproc-per-node 4 tools/search.py s4_swin_sun397 --data /path/to/sun397
+
+Images as for s4_vit_sun397.
+"""
+
+import dataclasses
+
+from s3zoo.search.config import SearchRun
+from s3zoo.training.config import load_config
+
+_cifar10 = load_config("s4_swin_cifar10", SearchRun, "search")
+config = dataclasses.replace(
+    _cifar10, name="s4_swin_sun397", data=dataclasses.replace(_cifar10.data, num_classes=397, holdout=3_970)
+)

@@ -1,0 +1,12 @@
+"""VQA v2 with ResNet-101 at 384 x 384, S3 supplement's recipe: 40 epochs of train and val, 2048 questions a step.
+
+Command:  torchrun --nproc-per-node 8 tools/vqa.py train vqa_v2_resnet101 --data /path/to/vqa_v2
+          then: python tools/vqa.py predict runs/vqa_v2_resnet101/model --data /path/to/vqa_v2
+Paper:    65.44 test-dev, 65.71 test-std (S3 Table 4; not reproduced here)
+Cost:     12,800 steps of 512 images with 4 questions each; untested here: it needs GPUs, BERT and ImageNet weights
+To have numbers without the server: --set "data.train_splits=('train',)" --set data.val_split=val
+"""
+
+from s3zoo.transfer.vqa.config import vqa_v2
+
+config = vqa_v2("vqa_v2_resnet101", "resnet101")

@@ -1,0 +1,399 @@
+"""Model cards, generated from a model's `config.json` and never typed: README.md and a picture of the genome.
+
+`files(config)` gives both; the same config gives the same bytes. Figures are either measured by a run that the config
+records, and then also in the card's metadata, or they are others' (`paper_figures.json`), named with their source.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+
+from s3zoo.arch import Arch
+from s3zoo.cards.facts import (
+    DATASETS,
+    TO_CONVERT,
+    Facts,
+    paper_figures,
+    quantity,
+    registered,
+    registered_names,
+    weights_source,
+)
+from s3zoo.cards.picture import draw, feature_map, genes
+from s3zoo.models.s3 import timm_differs, timm_model_args
+
+__all__ = ["Facts", "files", "paper_figures", "problems", "registered", "registered_names", "render", "weights_source"]
+
+PICTURE = "genome.svg"
+# Identifiers of the Hub; a licence that is not among them goes by "other".
+LICENCES = (
+    "apache-2.0", "mit", "bsd-2-clause", "bsd-3-clause", "gpl-3.0", "cc0-1.0", "cc-by-4.0", "cc-by-sa-4.0",
+    "cc-by-nc-4.0", "cc-by-nc-sa-4.0", "openrail", "other", "unknown",
+)  # fmt: skip
+FAMILIES = {
+    "s3": "S3: hierarchical, attention in shifted windows",
+    "autoformer": "AutoFormer: a plain vision transformer with searched heads, MLP ratios, width and depth",
+    "glit": "GLiT: heads that attend beside heads that convolve",
+    "shunted": "Shunted: hierarchical, heads that attend to tokens merged at two rates",
+    "ladder": "CLIP ladder: a decoder beside a frozen CLIP tower",
+}
+METRICS = {"top1": "top-1 accuracy (%)", "top5": "top-5 accuracy (%)"}
+HOSTS = (
+    "arxiv.org/",
+    "huggingface.co/",
+    "github.com/microsoft/Cream",
+    "github.com/bychen515/GLiT",
+    "github.com/OliverRensu/Shunted-Transformer",
+    "github.com/huggingface/pytorch-image-models",
+)
+
+
+def files(config: dict[str, Any], repo_id: str | None = None) -> dict[str, str]:
+    """The card and its picture, by file name."""
+    facts = Facts(config, repo_id)
+    title = f"Genome of {facts.title}: {', '.join(map(str, facts.arch.depths))} blocks"
+    return {"README.md": render(config, repo_id), PICTURE: draw(facts.arch, facts.input_size[1:], title)}
+
+
+def render(config: dict[str, Any], repo_id: str | None = None) -> str:
+    """README.md of the model that a config describes: metadata, then the text."""
+    facts = Facts(config, repo_id)
+    sections = [
+        f"# {facts.title}\n\n{_what(facts)}\n\n![The genome, a column per block]({PICTURE})",
+        _table("Size", "", ("", ""), _sizes(facts)),
+        _measured(facts),
+        _published(facts),
+        _genome(facts.arch, facts.input_size[1:]),
+        _search(facts),
+        _use(facts),
+        _limits(facts),
+        _licence(facts),
+        _sources(facts),
+    ]
+    return f"---\n{_metadata(facts).to_yaml()}\n---\n\n" + "\n\n".join(filter(None, sections)) + "\n"
+
+
+def _metadata(facts: Facts) -> ModelCardData:
+    data: dict[str, Any] = {"library_name": "timm", "pipeline_tag": "image-classification"}
+    data["tags"] = ["image-classification", "timm", "s3zoo", facts.arch.family]
+    if facts.licence:
+        data["license"] = facts.licence
+    hub_id = DATASETS.get(facts.dataset or "", (None, None, None))[2]
+    if hub_id and facts.has_weights:
+        data["datasets"] = [hub_id]
+    results = [
+        EvalResult(
+            task_type="image-classification", dataset_type=m["dataset"], metric_type="accuracy",
+            dataset_name=DATASETS.get(m["dataset"], (m["dataset"],))[0], metric_value=_rounded(m["value"]),
+            metric_name=METRICS.get(m["metric"], m["metric"]), dataset_split=m["split"],
+            metric_args={"images": m.get("images"), "interval_95": [_rounded(m.get("low")), _rounded(m.get("high"))]},
+        )
+        for m in facts.metrics
+        if m["split"] == "test"  # the held-out images were selected on
+    ]  # fmt: skip
+    if results:
+        data |= {"metrics": ["accuracy"], "model_name": facts.title, "eval_results": results}
+    return ModelCardData(**data)
+
+
+# Sections
+
+
+def _what(facts: Facts) -> str:
+    kind = FAMILIES[facts.arch.family]
+    if facts.generic:
+        return f"{kind}. This name builds any architecture of the family; the one shown here is built if none is given."
+    text = f"{kind}."
+    if facts.provenance:
+        made = {"search": "found by a search", "train": "trained"}.get(facts.provenance.get("kind", ""), "stored")
+        text += f" Network `{facts.arch.key}`, {made} with s3zoo {facts.config['s3zoo'].get('version', '')}."
+    if facts.plain:
+        text += " In timm's own layout: plain timm loads it, s3zoo is not needed."
+    return text
+
+
+def _sizes(facts: Facts) -> list[tuple[str, str]]:
+    chans, height, width = facts.input_size
+    rows = [("Parameters", f"{facts.params:,}")]
+    macs = facts.macs()
+    alone = " of the decoder (the frozen tower is not counted)" if facts.arch.family == "ladder" else ""
+    if macs:
+        same = macs["macs_paper"] == macs["macs"]
+        also = " and as the family's paper counts" if same and not alone else ""
+        rows.append((f"MACs{alone}, as executed{also}", quantity(macs["macs"])))
+        if not same:
+            rows.append(("MACs, as the family's paper counts", quantity(macs["macs_paper"])))
+    cfg = facts.cfg
+    scaled = f"mean {_numbers(cfg['mean'])}, std {_numbers(cfg['std'])}"
+    rows.append(("Input", f"{chans} x {height} x {width}; {scaled}, {cfg['interpolation']}, crop {cfg['crop_pct']}"))
+    rows.append(("Classes", f"{facts.config['num_classes']:,}"))
+    if facts.config["s3zoo"].get("sha256"):
+        rows.append(("sha256 of the weights", f"`{facts.config['s3zoo']['sha256']}`"))
+    return rows
+
+
+def _measured(facts: Facts) -> str:
+    rows = []
+    for m in facts.metrics:
+        interval = f"{m['low']:.2f} to {m['high']:.2f}" if m.get("low") is not None else "none: it was selected on"
+        title = DATASETS.get(m["dataset"], (m["dataset"],))[0]
+        metric = METRICS.get(m["metric"], m["metric"])
+        rows.append((title, m["split"], metric, f"{m['value']:.2f}", interval, m.get("images", "")))
+    note = "By the run that made these weights; the interval is Wilson's."
+    return _table("Measured", note, ("Data", "Split", "Metric", "Value", "95 % interval", "Images"), rows)
+
+
+def _published(facts: Facts) -> str:
+    paper, sources = facts.paper, paper_figures()["sources"]
+    if not paper:
+        return ""
+    rows = []
+    for f in paper["figures"]:
+        source = f"{sources[f['source']]['whose']}, {f['where']}"
+        rows.append((f["dataset"], f["metric"], f["value"], source, f.get("note", "")))
+    printed = [f"{paper['params_m']:g}M parameters"]
+    if "macs_g" in paper:
+        printed.append(f"{paper['macs_g']:g}G FLOPs (MACs, by our terms)")
+    whose = sources[paper["source"]]["whose"]
+    note = f"Published for {paper['name']}, **not measured by this project**. {whose}: {', '.join(printed)}."
+    note += f" {paper['caveat']}" if "caveat" in paper else ""
+    return _table("Figures of others", note, ("Data", "Metric", "Value", "Source", "With"), rows)
+
+
+def _genome(arch: Arch, size: tuple[int, int]) -> str:
+    rows = []
+    for i, stage in enumerate(arch.stages):
+        for block, same in groupby(stage.blocks):
+            values = tuple("" if v is None else f"{v:g}" for v in genes(block).values())
+            rows.append((f"{i + 1}", feature_map(arch, i, size), f"{len(list(same))}", f"{stage.embed_dim}", *values))
+    head = ("Stage", "Map", "Blocks", "embed_dim", *genes(arch.stages[0].blocks[0]))
+    extra = f", stem_depth {arch.stem_depth}" if arch.family == "shunted" else ""
+    return _table("Genome", f"Key `{arch.key}`, patch_size {arch.patch_size}{extra}.", head, rows)
+
+
+FOUND = {
+    "s3": "Found by the authors, who searched the search space on ImageNet-1k; the method as built here is the config"
+    " `s3` of `s3zoo search`.",
+    "autoformer": "Found by the authors in a supernet trained on ImageNet-1k; the method as built here is the config"
+    " `{name}` of `s3zoo search`.",
+    "glit": "Found by the authors with a hierarchical search on ImageNet-1k; the method as built here is the config"
+    " `{name}` of `s3zoo search`.",
+    "shunted": "Designed by its authors, not searched.",
+    "ladder": "S4's decoder before any search.",
+}
+
+
+def _search(facts: Facts) -> str:
+    if facts.provenance:
+        title = "How it was trained" if facts.provenance.get("kind") == "train" else "How it was found"
+        steps = _trajectory(facts.provenance.get("trajectory") or [])
+        return _table(title, "", ("", ""), _origin(facts)) + (f"\n\n{steps}" if steps else "")
+    if not facts.paper:
+        return ""
+    text = FOUND[facts.arch.family].format(name=facts.name.removesuffix("_384"))
+    if facts.paper.get("other_network"):
+        text = "Not found by a search: the genome was chosen by this project so that the size is the paper's."
+    return f"## How it was found\n\n{text}"
+
+
+def _origin(facts: Facts) -> list[tuple[str, str]]:
+    p = facts.provenance
+    spent = p.get("cost") or {}
+    cost = []
+    if "elapsed_seconds" in spent:
+        cost.append(f"{_duration(spent['elapsed_seconds'])} from the first command to the end, pauses included")
+    cost += [f"{spent['subnets_scored']:,} subnets scored"] if spent.get("subnets_scored") else []
+    cost += [f"on {spent['device']}"] if spent.get("device") else []
+    cost += [f"{unit}: {spent[unit]}" for unit in ("threads", "processes") if spent.get(unit)]
+    settings = json.dumps(p["settings"], sort_keys=True) if p.get("settings") else ""
+    rows = {
+        "Command": f"`{p['command']}`" if p.get("command") else "",
+        "Config": p.get("config"),
+        "Settings": f"`{settings}`" if settings else "",
+        "Seed": p.get("seed"),
+        "Budget": p.get("budget"),
+        "First space": p.get("space"),
+        "Finish": p.get("final"),
+        "Began from": p.get("base"),
+        "Supernet": _file(p.get("supernet")),
+        "Converted from": _file(p.get("converted_from")),
+        "Cost": ", ".join(cost),
+        "Fingerprint of the data": f"`{facts.data['fingerprint']}`" if facts.data.get("fingerprint") else "",
+        "Versions": ", ".join(f"{name} {version}" for name, version in (p.get("versions") or {}).items()),
+        "Commit": f"`{p['commit']}`" if p.get("commit") else "",
+    }
+    return [(what, str(value)) for what, value in rows.items() if value not in (None, "", {}, [])]
+
+
+def _file(record: dict[str, str] | None) -> str:
+    return f"{record['file']} (sha256 `{record['sha256']}`)" if record else ""
+
+
+def _trajectory(visited: list[dict[str, Any]]) -> str:
+    rows = []
+    before: dict[str, Any] = {}
+    for step in visited:
+        choices = step.get("choices") or {}
+        moved = [f"{dim} {before[dim]} to {now}" for dim, now in choices.items() if before.get(dim, now) != now]
+        spans = [" to ".join(quantity(v) for v in step[m]) if step.get(m) else "" for m in ("params", "macs")]
+        rows.append((step.get("space", ""), f"{step.get('size', 0):.3g}", *spans, "; ".join(moved) or "-"))
+        before = choices
+    return _table("", "Spaces that were visited:", ("Space", "Networks", "Parameters", "MACs", "Moved"), rows)
+
+
+def _use(facts: Facts) -> str:
+    parts = ["## Use", "s3zoo is installed from its sources (`pip install .` in a clone)."]
+    if facts.plain:
+        parts = ["## Use", "timm is all that is needed."]
+    parts.append(f"```python\n{snippet(facts)}\n```")
+    if not facts.own and weights_source(facts.cfg) == TO_CONVERT:
+        parts.append(
+            "The authors' weights are behind a link that cannot be fetched automatically: get the file, run "
+            "`s3zoo convert FILE --to FOLDER`, and load `local-dir:FOLDER` with `pretrained=True`."
+        )
+    elif not facts.has_weights:
+        tower = " (`pretrained_tower=True` loads those of the tower)" if facts.arch.family == "ladder" else ""
+        parts.append(f"No weights are published: this builds the network with random ones{tower}.")
+    plain = _plain_timm(facts)
+    return "\n\n".join(parts + ([plain] if plain else []))
+
+
+def snippet(facts: Facts) -> str:
+    """Python that loads the model and looks at an image; it runs as it stands (a folder's card: in that folder)."""
+    name = f"hf-hub:{facts.repo_id}" if facts.repo_id else "local-dir:." if facts.own else facts.tagged
+    trained = ", pretrained=True" if facts.has_weights else ""
+    channels, height, width = facts.input_size
+    mode = "L" if channels == 1 else "RGB"
+    classes = facts.config["num_classes"]
+    result = f"print(output.softmax(1).topk({min(5, classes)}))" if classes else "print(output.shape)  # features"
+    return f"""import {"" if facts.plain else "s3zoo, "}timm, torch
+from PIL import Image
+
+model = timm.create_model("{name}"{trained}).eval()
+transform = timm.data.create_transform(**timm.data.resolve_data_config(model=model))
+image = Image.new("{mode}", ({width}, {height}))  # yours: Image.open("photo.jpg").convert("{mode}")
+with torch.inference_mode():
+    output = model(transform(image)[None])
+{result}"""
+
+
+def _plain_timm(facts: Facts) -> str:
+    """Where plain timm builds the same network: how, and at which sizes it is the same."""
+    if facts.arch.family != "s3" or not facts.has_weights:
+        return ""
+    try:
+        timm_model_args(facts.arch)
+    except ValueError:
+        return ""
+    if timm_differs(facts.arch, facts.input_size[1:]):
+        return ""
+    hub_id = facts.cfg.get("hf_hub_id", "")
+    square = facts.input_size[1]
+    same = [side for side in range(square, 4 * square + 1, square // 7 or 1) if not timm_differs(facts.arch, side)]
+    sizes = ", ".join(map(str, same[:4]))
+    limit = (
+        f"The logits are the same at sizes where no shifted window is padded (square inputs from {square} on: {sizes}, "
+        "...): timm shifts before it pads, s3zoo pads first."
+    )
+    if facts.plain:
+        return f"{limit} At other sizes load the network with s3zoo."
+    if hub_id.startswith("timm/"):
+        code = f'import timm\n\nmodel = timm.create_model("{hub_id.removeprefix("timm/")}", pretrained=True)'
+        return f"Without s3zoo, plain timm loads the same weights:\n\n```python\n{code}\n```\n\n{limit}"
+    source = f"hf-hub:{facts.repo_id}" if facts.repo_id else "FOLDER" if facts.own else facts.tagged
+    code = 'import timm\n\nmodel = timm.create_model("local-dir:PLAIN", pretrained=True)'
+    return f"For plain timm, `s3zoo export {source} --to timm --out PLAIN`, then:\n\n```python\n{code}\n```\n\n{limit}"
+
+
+def _limits(facts: Facts) -> str:
+    data = DATASETS.get(facts.dataset or "", (facts.dataset,))[0]
+    dense = facts.arch.family != "ladder"
+    use = "feature maps for dense tasks (`features_only=True`)" if dense else "decoders beside a frozen CLIP tower"
+    lines = [f"Image classification, {use}, and research on architectures."]
+    if facts.has_weights and data:
+        lines.append(
+            f"The weights know the classes and the kind of images of {data} and no others, and what is one-sided"
+            " there is in them. They were not examined for fairness or safety: do not let them decide about people."
+        )
+    if facts.dataset == "digits":
+        lines.append("Images of 8 x 8 grey pixels: a demonstration of the pipeline, not a reader of handwriting.")
+    return "## Intended use and limits\n\n" + " ".join(lines)
+
+
+def _licence(facts: Facts) -> str:
+    if facts.has_weights or facts.licence == "unknown":
+        named = {None: "no licence given", "unknown": "unknown; their repository names none"}
+        text = f"Weights: {named.get(facts.licence, facts.licence)}."
+        title, terms, _ = DATASETS.get(facts.dataset or "", (facts.dataset, facts.data.get("license"), None))
+        if title:
+            text += f" Data: {title}, {terms or 'licence not known: look before you publish'}."
+    else:
+        text = "There are no weights."
+    beside = "" if facts.own else " Sources of weights and their terms: [NOTICE](../../NOTICE)."
+    return f"## Licence\n\n{text} The code of s3zoo: apache-2.0.{beside}"
+
+
+def _sources(facts: Facts) -> str:
+    family = {"ladder": "s4"}.get(facts.arch.family, facts.arch.family)
+    source = paper_figures()["sources"][facts.paper.get("source", family)]
+    link = f"[{source['title']}]({source['url']})" if "url" in source else source["title"]
+    origin = facts.cfg.get("origin_url")
+    return f"## Paper\n\n{link}" + (f"; [code of the authors]({origin})" if origin and not facts.own else "")
+
+
+# Text
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s"
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 2)
+
+
+def _numbers(values: Any) -> str:
+    return "(" + ", ".join(f"{value:.4g}" for value in values) + ")"
+
+
+def _table(title: str, note: str, head: tuple[str, ...], rows: Sequence[tuple[Any, ...]]) -> str:
+    """A section with a table; nothing if it has no rows."""
+    if not rows:
+        return ""
+    lines = [head, ("---",) * len(head), *rows]
+    cells = [[" ".join(str(cell).split()).replace("|", "\\|") for cell in line] for line in lines]
+    table = "\n".join(f"| {' | '.join(line)} |" for line in cells)
+    return "\n\n".join(filter(None, (f"## {title}" if title else "", note, table)))
+
+
+# Check
+
+
+def problems(text: str, folder: Path | None = None) -> list[str]:
+    """What is wrong with a card, in sentences: metadata, links (beside it, with `folder`), paths of a machine."""
+    try:
+        data: Any = ModelCard(text).data
+    except Exception as error:  # of yaml, or of the Hub's library
+        return [f"it cannot be parsed: {' '.join(str(error).split())}"]
+    said = [f"the metadata lack {key}" for key in ("library_name", "pipeline_tag", "tags") if not data.get(key)]
+    if data.get("license") not in (None, *LICENCES):
+        said.append(f"license is {data.get('license')!r}, not one of {', '.join(LICENCES)}")
+    if not all(0 <= result.metric_value <= 100 for result in data.get("eval_results") or []):
+        said.append("an accuracy is not between 0 and 100")
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" not in link:
+            if folder is not None and not (folder / link).is_file():
+                said.append(f"its link {link} leads nowhere")
+        elif not link.startswith(tuple(f"https://{host}" for host in HOSTS)):
+            said.append(f"it links to {link}")
+    found = re.findall(r"(?<![\w.~])/(?:home|root|tmp|work|Users)/\S*", text)
+    return said + [f"it holds a path of a machine: {path}" for path in found]

@@ -1,0 +1,202 @@
+"""What a card or a row of the zoo says of a model, read off its config: sizes, weights, data, licence, figures."""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import timm
+
+from s3zoo import cost
+from s3zoo.arch import Arch
+from s3zoo.models import ENTRYPOINTS, MODELS
+
+# By the names that runs and papers use: title, the terms of the images, and where it exists the id on the Hub.
+DATASETS: dict[str, tuple[str, str, str | None]] = {
+    "ImageNet-1k": ("ImageNet-1k", "research and education only, by its terms of access", "imagenet-1k"),
+    "digits": ("digits (scikit-learn; UCI Optical Recognition of Handwritten Digits)", "cc-by-4.0", None),
+    "cifar10": ("CIFAR-10", "no licence stated by its authors", "uoft-cs/cifar10"),
+    "cifar100": ("CIFAR-100", "no licence stated by its authors", "uoft-cs/cifar100"),
+}
+NO_WEIGHTS, TO_CONVERT = "none", "authors' file, to convert"
+
+
+@functools.cache
+def paper_figures() -> dict[str, Any]:
+    """What others have published of the models of the zoo: {"sources": ..., "models": ...}, as they print it."""
+    return json.loads(Path(__file__).with_name("paper_figures.json").read_text(encoding="utf-8"))
+
+
+def registered_names() -> list[str]:
+    """Every model that timm knows through s3zoo, family by family, small ones first."""
+    sizes = ("nano", "tiny", "small", "base")
+
+    def order(name: str) -> tuple[int, str]:
+        return next((i for i, size in enumerate(sizes) if size in name.split("_")), -1), name
+
+    return [name for family in MODELS for name in sorted(timm.list_models(module=family), key=order)]
+
+
+def registered(name: str) -> dict[str, Any]:
+    """The config of a model of the zoo: what timm knows of it and, of bundled weights, where they come from."""
+    return json.loads(_registered(name))
+
+
+@functools.cache  # building it is slow, even without memory
+def _registered(name: str) -> str:
+    model: Any = timm.create_model(name, device="meta")
+    cfg = {field: value for field, value in model.pretrained_cfg.items() if value is not None}
+    channels, height, width = cfg["input_size"]
+    args: dict[str, Any] = {"arch": model.arch.to_dict(), "img_size": [height, width]}
+    ours: dict[str, Any] = {"arch_key": model.arch.key, "params": sum(p.numel() for p in model.parameters())}
+    if cfg.get("file"):  # the folder of bundled weights
+        ours |= json.loads(Path(cfg["file"], "config.json").read_text(encoding="utf-8"))["s3zoo"]
+    config = {
+        "architecture": name,
+        "num_classes": model.num_classes,
+        "num_features": model.num_features,
+        "model_args": args | ({"in_chans": channels} if channels != 3 else {}),
+        "pretrained_cfg": cfg,
+        "s3zoo": ours,
+    }
+    return json.dumps(config)
+
+
+def weights_source(cfg: dict[str, Any]) -> str:
+    """In a few words, where the weights of a registered model come from."""
+    if cfg.get("file"):
+        return "bundled"
+    if cfg.get("hf_hub_id"):
+        return f"Hub: {cfg['hf_hub_id']}"
+    if cfg.get("url"):
+        return "cut from the authors' supernet"
+    return NO_WEIGHTS if cfg.get("tag", "untrained") == "untrained" else TO_CONVERT
+
+
+def quantity(number: float) -> str:
+    """A count as papers print it: 28.3M, 4.62G."""
+    rounded = float(f"{number:.3g}")
+    unit, size = next(((u, s) for u, s in (("G", 1e9), ("M", 1e6), ("K", 1e3)) if rounded >= s), ("", 1))
+    return f"{rounded / size:g}{unit}"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A config, asked. `repo_id` is where on the Hub it is or will be."""
+
+    config: dict[str, Any]
+    repo_id: str | None = None
+
+    @functools.cached_property
+    def arch(self) -> Arch:
+        return Arch.parse(self.config["s3zoo"]["arch"] if self.plain else self.config["model_args"]["arch"])
+
+    @property
+    def plain(self) -> bool:
+        """In timm's own layout."""
+        return "arch" not in self.config["model_args"]
+
+    @property
+    def name(self) -> str:
+        return self.config["s3zoo"]["model"] if self.plain else self.config["architecture"]
+
+    @property
+    def generic(self) -> bool:
+        """The entrypoint that builds any architecture, with no weights."""
+        return self.name in ENTRYPOINTS.values() and not self.config["s3zoo"].get("sha256")
+
+    @property
+    def own(self) -> bool:
+        """A folder of its own rather than a name of the zoo."""
+        return self.plain or self.name in ENTRYPOINTS.values() and not self.generic
+
+    @property
+    def tagged(self) -> str:
+        tag = self.cfg.get("tag")
+        return f"{self.name}.{tag}" if tag and tag != "untrained" else self.name
+
+    @property
+    def title(self) -> str:
+        if self.repo_id:
+            return self.repo_id.rpartition("/")[2]
+        if self.generic:
+            return f"{self.name}: any architecture of its family"
+        if self.name in ENTRYPOINTS.values():
+            return f"{self.arch.family} network {self.arch.key}" + (f" on {self.dataset}" if self.dataset else "")
+        return f"{self.paper['name']} ({self.name})" if self.paper else self.tagged
+
+    @property
+    def cfg(self) -> dict[str, Any]:
+        return self.config["pretrained_cfg"]
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        return self.config["s3zoo"].get("provenance") or {}
+
+    @property
+    def paper(self) -> dict[str, Any]:
+        """What others published of it; empty if nothing."""
+        return paper_figures()["models"].get(self.name, {})
+
+    @property
+    def params(self) -> int:
+        return self.config["s3zoo"]["params"]
+
+    @property
+    def input_size(self) -> tuple[int, int, int]:
+        args = self.config["model_args"]
+        height, width = args.get("img_size") or self.cfg["input_size"][1:]
+        return args.get("in_chans", 3), height, width
+
+    def macs(self) -> dict[str, int]:
+        """Multiply-accumulates as executed and as the family's paper counts; empty where no formula holds."""
+        args = self.config["model_args"]
+        if args.get("ladder", "bottleneck") != "bottleneck" or args.get("gate"):
+            return {}
+        in_chans, height, width = self.input_size
+        shape: dict[str, Any] = {"img_size": (height, width), "in_chans": in_chans}
+        shape["num_classes"] = self.config["num_classes"]
+        if self.arch.family == "ladder":
+            shape["tower_dim"] = self.config["num_features"]
+        return {"macs": cost.macs(self.arch, **shape), "macs_paper": cost.macs_paper(self.arch, **shape)}
+
+    @property
+    def has_weights(self) -> bool:
+        return self.own or weights_source(self.cfg) not in (NO_WEIGHTS, TO_CONVERT)
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """What the run that made the weights has measured."""
+        return [m for m in self.provenance.get("metrics") or [] if m.get("value") is not None]
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """What the provenance says of the data; older ones have a fingerprint only."""
+        data = self.provenance.get("data") or {}
+        return data if isinstance(data, dict) else {"fingerprint": data}
+
+    @property
+    def dataset(self) -> str | None:
+        """What the weights were trained on."""
+        if self.provenance:
+            return self.data.get("name")
+        return "ImageNet-1k" if self.paper and self.cfg.get("tag", "").endswith("in1k") else None
+
+    @property
+    def licence(self) -> str | None:
+        """Of the weights; where there are none, of the code."""
+        return "apache-2.0" if not self.own and weights_source(self.cfg) == NO_WEIGHTS else self.cfg.get("license")
+
+    def accuracy(self) -> dict[str, Any] | None:
+        """Its top-1: {"value", "dataset", "whose"}, measured on test images if it was, else of the paper."""
+        for m in self.metrics:
+            if m["split"] == "test" and m["metric"] == "top1":
+                return {"value": m["value"], "dataset": m["dataset"], "whose": "measured by s3zoo"}
+        if self.paper and not self.paper.get("other_network"):
+            figure = next(f for f in self.paper["figures"] if f["metric"] == "top-1")
+            whose = paper_figures()["sources"][figure["source"]]["whose"]
+            return {"value": figure["value"], "dataset": figure["dataset"], "whose": whose}
+        return None

@@ -1,0 +1,268 @@
+"""Write a model for those who do not have s3zoo: in timm's own layout, or as ONNX; checked before it is kept.
+
+--to timm: a folder that plain timm loads, of an S3 network whose stages are uniform (timm's Swin has one setting per
+stage). The logits are the same at sizes where no shifted window is padded; at others timm computes something else, and
+the export is refused. --to onnx: one file for any model of the zoo, with any batch size and one input size.
+
+examples:
+  s3zoo export s3_tiny --to timm --out s3_tiny_timm
+  s3zoo export runs/digits/model --to onnx --out digits.onnx
+  s3zoo export s3_tiny --to onnx --img-size 256 320 --out s3_tiny.onnx
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib.util
+import json
+import logging
+import math
+import warnings
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from safetensors.torch import save_file
+from timm.models._pretrained import filter_pretrained_cfg
+from torch import Tensor
+
+from s3zoo import __version__, cards
+from s3zoo.artefact import CONFIG, WEIGHTS, load_config, write_config
+from s3zoo.models import ENTRYPOINTS, MODELS
+from s3zoo.models.official import replacing, sha256
+from s3zoo.models.s3 import timm_differs, timm_model_args, to_timm_state_dict
+
+TIMM_ARCHITECTURE = "swin_s3_tiny_224"  # timm's Swin takes every gene that a uniform stage has as an argument
+TOLERANCE = 1e-5  # of logits, relative to the largest one where that is above 1
+OPSET, OPSETS = 20, range(18, 24)
+ONNX_PACKAGES = ("onnx", "onnxruntime", "onnxscript")
+
+
+def load(source: str, *, img_size: tuple[int, int] | None = None, untrained: bool = False) -> tuple[Any, dict]:
+    """The model of a folder, of a name or of `hf-hub:org/name`, and its config (empty without a folder)."""
+    options: dict[str, Any] = {"img_size": img_size} if img_size else {}
+    folder = Path(source.removeprefix("local-dir:")).expanduser()
+    if source.startswith("hf-hub:"):
+        config: dict[str, Any] = {}
+    elif folder.exists() or source.startswith("local-dir:") or "/" in source:
+        if (folder / "model" / CONFIG).is_file():  # a run's folder
+            folder /= "model"
+        config = load_config(folder, verify=not untrained)
+        source = f"local-dir:{folder}"
+    else:
+        config = {}
+        names = [name for family in MODELS for name in timm.list_models(module=family)]
+        if source.partition(".")[0] not in names:
+            near = difflib.get_close_matches(source, names, n=1)
+            hint = f"did you mean {near[0]}?" if near else "`s3zoo zoo` lists the names."
+            raise ValueError(f"{source!r} is neither a folder nor a model of the zoo; {hint}")
+        cfg = timm.get_pretrained_cfg(source)
+        if not untrained and (cfg is None or not cfg.has_weights):
+            raise ValueError(
+                f"No weights of {source} can be fetched; give the folder of trained or converted ones, or --untrained."
+            )
+    torch.manual_seed(0)
+    model: Any = timm.create_model(source, pretrained=not untrained, **options)
+    if untrained:
+        for field in ("tag", "license", "label_names"):  # of weights that it does not have
+            model.pretrained_cfg.pop(field, None)
+        config = {}
+    return model.eval(), config
+
+
+def difference(ours: Tensor, theirs: Tensor) -> float:
+    """The largest difference of logits, relative to the largest logit where that is above 1."""
+    assert ours.shape == theirs.shape
+    return float((ours - theirs).abs().max() / max(1.0, float(ours.abs().max())))
+
+
+def _size(model: Any) -> tuple[int, int]:
+    return tuple(getattr(model, "img_size", None) or model.patch_embed.img_size)  # type: ignore[return-value]
+
+
+def _images(model: Any, batch: int) -> Tensor:
+    from_seed = torch.Generator().manual_seed(batch)
+    return torch.randn(batch, model.in_chans, *_size(model), generator=from_seed)
+
+
+# Plain timm
+
+
+def to_timm(folder: str | Path, model: Any, config: dict[str, Any] | None = None) -> float:
+    """Write `folder` in timm's own layout and give the largest difference of logits that was seen before.
+
+    Args:
+        config: that of the folder the model comes from; its provenance goes along.
+    """
+    folder = Path(folder).expanduser()
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{str(folder)!r} is a file, but must be a folder to write the model into.")
+    args = timm_args(model)
+    tensors = {k: v.detach().cpu().clone() for k, v in to_timm_state_dict(model).items()}
+    out = _timm_config(model, args, config or {})
+    cfg = {**out["pretrained_cfg"], "state_dict": tensors}
+    options = {"pretrained": True, "pretrained_cfg": cfg, "num_classes": model.num_classes, **out["model_args"]}
+    theirs = timm.create_model(TIMM_ARCHITECTURE, **options).eval()
+    images = _images(model, 2)
+    with torch.inference_mode():
+        seen = difference(model(images), theirs(images))
+    if not seen <= TOLERANCE:  # also NaN
+        raise ValueError(f"timm's logits differ by {seen:.1e} from the model's, above {TOLERANCE}; export as ONNX.")
+    with replacing(folder / WEIGHTS) as temporary:
+        save_file(tensors, temporary, metadata={"format": "pt"})  # one key: with more, the bytes vary
+        out["s3zoo"]["sha256"] = sha256(temporary)
+    write_config(folder, out)
+    for name, text in cards.files(out).items():
+        with replacing(folder / name) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    return seen
+
+
+def timm_args(model: Any) -> dict[str, Any]:
+    """The arguments with which timm builds this model; a `ValueError` with the reason where it cannot."""
+    arch = getattr(model, "arch", None)
+    if arch is None or arch.family != "s3":
+        what = f"family {arch.family!r}" if arch else f"{type(model).__name__}"
+        raise ValueError(f"Plain timm can only build networks of family 's3', not of {what}; export it as ONNX.")
+    args = timm_model_args(arch)
+    reason = timm_differs(arch, model.img_size)
+    if reason:
+        raise ValueError(f"Plain timm would not compute the same: {reason}; choose another size, or export as ONNX.")
+    if len(arch.stages) == 2:  # a list of two would be height and width; one number is cut to the maps
+        args["window_size"] = max(stage.blocks[0].window_size for stage in arch.effective(model.img_size).stages)
+    args |= {"img_size": list(model.img_size), "global_pool": model.global_pool}
+    return args | ({"in_chans": model.in_chans} if model.in_chans != 3 else {})
+
+
+def _timm_config(model: Any, args: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+    cfg = filter_pretrained_cfg(model.pretrained_cfg, remove_source=True)
+    for field in ("state_dict", "architecture", "custom_load", "test_input_size", "min_input_size", "test_pool_size"):
+        cfg.pop(field, None)
+    reduction = model.feature_info[-1]["reduction"]
+    cfg |= {"input_size": (model.in_chans, *model.img_size), "num_classes": model.num_classes, "classifier": "head.fc"}
+    cfg |= {"pool_size": [math.ceil(side / reduction) for side in model.img_size]}
+    cfg |= {"first_conv": "patch_embed.proj" if model.in_chans == 3 else None, "hf_hub_filename": WEIGHTS}
+    out = {
+        "architecture": TIMM_ARCHITECTURE,
+        "num_classes": model.num_classes,
+        "num_features": model.num_features,
+        "global_pool": model.global_pool,
+        "model_args": args,
+        "pretrained_cfg": cfg,
+        "s3zoo": {
+            "version": __version__,
+            "layout": "timm: equal to s3zoo's model at input sizes where no shifted window is padded, such as "
+            + " x ".join(map(str, model.img_size)),
+            "model": config.get("architecture", model.pretrained_cfg.get("architecture", ENTRYPOINTS["s3"])),
+            "arch": model.arch.to_dict(),
+            "arch_key": model.arch.key,
+            "params": sum(p.numel() for p in model.parameters()),
+            "sha256": "",
+            "provenance": config.get("s3zoo", {}).get("provenance", {}),
+        },
+    }
+    return json.loads(json.dumps(out, allow_nan=False))
+
+
+# ONNX
+
+
+def check_onnx(path: str | Path, opset: int = OPSET) -> Path:
+    """The path of the file to write, once it is sure that it can be written with the packages that are here."""
+    if opset not in OPSETS:
+        raise ValueError(f"--opset is {opset}, but must be from {OPSETS[0]} to {OPSETS[-1]}.")
+    missing = [name for name in ONNX_PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ValueError(f"ONNX export needs {', '.join(missing)}; install with: pip install {' '.join(missing)}")
+    path = Path(path).expanduser()
+    if path.is_dir():
+        raise ValueError(f"{str(path)!r} is a folder, but --out must be a file such as {str(path / 'model.onnx')!r}.")
+    return path
+
+
+def to_onnx(path: str | Path, model: Any, *, opset: int = OPSET) -> float:
+    """Write the model as one ONNX file (input "image", output "logits", any batch) and give the largest difference."""
+    path = check_onnx(path, opset)
+    import onnx
+    import onnxruntime
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+        program = torch.onnx.export(
+            model, (_images(model, 2),), dynamo=True, verbose=False, external_data=False, opset_version=opset,
+            input_names=["image"], output_names=["logits"], dynamic_shapes=({0: torch.export.Dim("batch")},),
+        )  # fmt: skip
+    assert program is not None
+    proto = program.model_proto
+    if [o.version for o in proto.opset_import if not o.domain] != [opset]:
+        raise ValueError(f"The model cannot be written with opset {opset}; try the default, {OPSET}.")
+    _strip(proto)
+    for key, value in _description(model).items():
+        proto.metadata_props.add(key=key, value=value)
+    onnx.checker.check_model(proto)
+    with replacing(path) as temporary:
+        temporary.write_bytes(proto.SerializeToString(deterministic=True))
+        session = onnxruntime.InferenceSession(str(temporary), providers=["CPUExecutionProvider"])
+        seen = 0.0
+        for batch in (1, 3):  # neither is the batch it was traced with
+            images = _images(model, batch)
+            with torch.inference_mode():
+                expected = model(images)
+            (found,) = session.run(None, {"image": images.numpy()})
+            seen = max(seen, difference(expected, torch.from_numpy(found)))
+        if not seen <= 10 * TOLERANCE:
+            raise ValueError(f"onnxruntime's logits differ by {seen:.1e} from PyTorch's; try another --opset.")
+    return seen
+
+
+def _strip(proto: Any) -> None:
+    """Drop the exporter's notes: they hold paths of this machine's source files."""
+    for graph in (proto.graph, *proto.functions):
+        for part in (graph, *graph.node, *getattr(graph, "initializer", ()), *graph.input, *graph.output):
+            for field in ("metadata_props", "doc_string"):
+                if field in part.DESCRIPTOR.fields_by_name:
+                    part.ClearField(field)
+    for value in proto.graph.value_info:
+        value.ClearField("metadata_props")
+
+
+def _description(model: Any) -> dict[str, str]:
+    """What is needed to use the file without this package: how images are prepared, and what the classes are."""
+    cfg = model.pretrained_cfg
+    fields = {name: cfg.get(name) for name in ("mean", "std", "interpolation", "crop_pct", "label_names", "license")}
+    fields |= {"input_size": (model.in_chans, *_size(model)), "arch": model.arch.to_dict(), "s3zoo": __version__}
+    return {name: json.dumps(value) for name, value in fields.items() if value is not None}
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="s3zoo export", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", metavar="MODEL|FOLDER", help="a name of the zoo, hf-hub:org/name, or a model's folder")
+    parser.add_argument("--to", required=True, choices=("timm", "onnx"))
+    parser.add_argument("--out", required=True, metavar="PATH", help="a folder for timm, a file for ONNX")
+    parser.add_argument("--img-size", type=int, nargs="+", metavar="N", help="side, or height and width")
+    parser.add_argument("--opset", type=int, default=OPSET, help="of ONNX (default: %(default)s)")
+    parser.add_argument("--untrained", action="store_true", help="random weights instead of the published ones")
+    args = parser.parse_args(argv)
+    size = None
+    if args.img_size:
+        if len(args.img_size) > 2 or min(args.img_size) < 1:
+            raise ValueError(f"--img-size is {args.img_size}, but must be one positive number, or height and width.")
+        size = (args.img_size[0], args.img_size[-1])
+    if args.to == "onnx":
+        check_onnx(args.out, args.opset)  # before weights are fetched
+    model, config = load(args.model, img_size=size, untrained=args.untrained)
+    height, width = _size(model)
+    if args.to == "timm":
+        seen = to_timm(args.out, model, config)
+        print(f"{args.out}: plain timm gives the same logits at {height} x {width} (largest difference {seen:.1e})")
+        print(f'load it with: import timm; timm.create_model("local-dir:{args.out}", pretrained=True)')
+    else:
+        print(f"exporting at {height} x {width}, any batch size; this takes up to a minute", flush=True)
+        seen = to_onnx(args.out, model, opset=args.opset)
+        print(f"{args.out}: onnxruntime gives the same logits as PyTorch (largest difference {seen:.1e})")
+    return 0

@@ -1,0 +1,344 @@
+"""What decoders read of a frozen tower, in the place of images: computed once a batch, or once an image and kept.
+
+A kept set of features is a folder `train-<key>` or `scored-<key>` with `key.json`, `targets.npy` and one
+`block-<index>.npy` (images, tokens, width) for each block of the tower, so that a deeper decoder adds a file. The key
+is everything that features depend on: the tower's weights, the images and their division, how they are seen, and what
+computes. A file has its name when it is whole; until then it ends in `.part`, and `progress.json` says how many rows of
+it are on the disk for sure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import timm
+import torch
+from numpy.lib import format as npy
+from torch import Tensor, nn
+
+from s3zoo.models.ladder import build_tower, fingerprint, tower_features
+from s3zoo.training.checkpoint import read_json, told_when_full, write_json
+from s3zoo.training.config import Data, Tower
+from s3zoo.training.data import Batch, ImageData, make_loader
+from s3zoo.training.distributed import Ranks
+from s3zoo.training.log import Log
+from s3zoo.training.loop import Interrupted, Stop
+
+try:
+    import fcntl
+except ImportError:  # not a Unix: two runs that fill one cache at once must be avoided by hand
+    fcntl = None  # type: ignore[assignment]
+
+# On a CPU, how a product of matrices is summed up depends on the number of rows: in groups of one size, an image has
+# the same features whatever stands beside it.
+GROUP = 32
+SECURED = 8  # groups per rank between two moments at which what was written is secured
+VERSION = 1  # of the files
+SPARE = 2**28  # bytes that are left free on the disk
+
+Source = Callable[[list[np.ndarray]], Iterator[Batch]]  # groups of places -> images and targets of each
+Compute = Callable[[Tensor], Tensor]  # images -> features
+
+
+def tower_of(config: Tower, data: Data, device: torch.device | str) -> Any:
+    """The tower of a run."""
+    weights: bool | str = {"pretrained": True, "random": False}.get(config.weights, config.weights)
+    return build_tower(config.name, weights, data.img_size, data.in_chans, device)
+
+
+def tower_record(tower: Any) -> dict[str, str]:
+    """Which tower this is, wherever its weights came from."""
+    source = getattr(tower, "tower_source", {})
+    return {"name": source.get("name", type(tower).__name__), "sha256": source.get("sha256") or fingerprint(tower)}
+
+
+def augmentations(data: Data) -> list[str]:
+    """The settings that make a training image look different from epoch to epoch."""
+    still: dict[str, Any] = {
+        "scale": (1, 1), "ratio": (1, 1), "random_crop_pad": 0, "hflip": 0, "color_jitter": 0, "auto_augment": "",
+        "reprob": 0, "mixup": 0, "cutmix": 0,
+    }  # fmt: skip
+    return [f"data.{key}" for key, value in still.items() if getattr(data, key) != value]
+
+
+class FeatureData(ImageData):
+    """The images of a run as features: batches hold what the last blocks of the tower put out, (batch, layers, tokens,
+    width). The test images stay images: they are seen once.
+
+    `reach` must be called before the first batch.
+    """
+
+    def __init__(
+        self, config: Data, seed: int, tower: nn.Module, ranks: Ranks, *, amp: bool = False, cache: str = "none",
+        folder: Path | None = None, log: Log | None = None, stop: Stop | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(config, seed, rank=ranks.rank, world=ranks.world)
+        if cache == "all" and (varied := augmentations(config)):
+            raise ValueError(
+                f"tower.cache is 'all', but training images are augmented ({', '.join(varied)}), so that their features"
+                " differ from epoch to epoch; use tower.cache=scored, or switch the augmentation off (scale and ratio"
+                " (1, 1), the others 0 or empty)."
+            )
+        self.tower, self.ranks, self.amp = tower, ranks, amp
+        self.depth, self._blocks = 0, range(0)
+        log, stop = log or Log(None, speaks=False), stop or Stop()
+        self._kept: dict[str, Cache] = {}
+        for kind in {"none": (), "scored": ("scored",), "all": ("scored", "train")}[cache]:
+            assert folder is not None, "a cache needs a folder"
+            self._kept[kind] = Cache(folder, kind, self._key(kind), ranks, log, stop)
+
+    def _key(self, kind: str) -> dict[str, Any]:
+        data = self.config
+        seen = {key: getattr(data, key) for key in ("img_size", "in_chans", "mean", "std", "interpolation")}
+        seen["crop_pct"] = 1.0 if kind == "train" else data.crop_pct  # whole images are trained on
+        device = self.ranks.device
+        computed = {
+            "device": device.type,
+            "amp": self.amp,
+            "threads": torch.get_num_threads() if device.type == "cpu" else 0,
+            "torch": torch.__version__,
+            "timm": timm.__version__,
+        }
+        key = {"version": VERSION, "kind": kind, "tower": tower_record(self.tower), "dataset": data.name}
+        return json.loads(json.dumps(key | {"data": self.fingerprint, "seen": seen, "computed": computed}))
+
+    def reach(self, depth: int) -> None:
+        """Let batches hold the last `depth` blocks' features; what a cache lacks of them is computed now."""
+        tower: Any = self.tower
+        assert depth <= len(tower.blocks)
+        self.depth = depth
+        self._blocks = blocks = range(len(tower.blocks) - depth, len(tower.blocks))
+        tokens = tower.patch_embed.num_patches + tower.num_prefix_tokens
+        for kind, cache in self._kept.items():
+            size = self.train_size if kind == "train" else self.search_size
+            cache.cover(blocks, (size, tokens, tower.embed_dim), self._source(kind), self.features)
+
+    def features(self, images: Tensor) -> Tensor:
+        """What decoders of up to `depth` layers read."""
+        assert self.depth, "reach() says how many layers"
+        parts = []
+        for group in images.to(self.ranks.device).split(GROUP):
+            lacking = GROUP - len(group)
+            whole = torch.cat([group, group[-1:].expand(lacking, -1, -1, -1)]) if lacking else group
+            with torch.autocast(self.ranks.device.type, dtype=torch.bfloat16, enabled=self.amp):
+                parts.append(tower_features(self.tower, whole, self.depth)[: len(group)].float())
+        return torch.cat(parts)
+
+    def _source(self, kind: str) -> Source:
+        def scored(places: list[np.ndarray]) -> Iterator[Batch]:
+            return map(super(FeatureData, self).search_at, places)
+
+        def trained(places: list[np.ndarray]) -> Iterator[Batch]:
+            loader = make_loader(self._train, [(0, part) for part in places], self.config.workers)
+            for images, targets, broken in loader:
+                if broken:
+                    self._skip(self.split, self.train_indices[sorted(broken)].tolist(), stop=images is None)
+                yield images, targets
+
+        return scored if kind == "scored" else trained
+
+    # What is asked of data
+
+    def train_batches(
+        self, epoch: int, batch_size: int, start_batch: int = 0
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        if "train" not in self._kept:
+            return super().train_batches(epoch, batch_size, start_batch)
+        positions, rows = self.batch_positions(epoch, batch_size, start_batch)
+        places = torch.from_numpy(rows)
+        return ((*self._kept["train"].read(batch, self._blocks), places) for batch in positions)
+
+    def mixup(self, images: Tensor, targets: Tensor, step: int, smoothing: float = 0.0) -> Batch:
+        """The last thing that happens to images; the features of what comes out."""
+        if "train" in self._kept:
+            return images, targets  # features already, of images that are not mixed
+        images, targets = super().mixup(images, targets, step, smoothing)
+        return self.features(images), targets
+
+    def search_at(self, places: np.ndarray) -> Batch:
+        if "scored" in self._kept:
+            return self._kept["scored"].read(places, self._blocks)
+        images, targets = super().search_at(places)
+        return self.features(images), targets
+
+
+@dataclass(frozen=True)
+class Column:
+    """A file of the cache: one row for each image."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @cached_property
+    def header(self) -> bytes:
+        with io.BytesIO() as file:
+            npy.write_array_header_1_0(file, {"descr": self.dtype, "fortran_order": False, "shape": self.shape})
+            return file.getvalue()
+
+    @property
+    def row_bytes(self) -> int:
+        return math.prod(self.shape[1:]) * np.dtype(self.dtype).itemsize
+
+
+class Cache:
+    """Features of a fixed list of images in a folder."""
+
+    def __init__(self, folder: Path, kind: str, key: Mapping[str, Any], ranks: Ranks, log: Log, stop: Stop) -> None:
+        digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+        self.folder = Path(folder).expanduser() / f"{kind}-{digest[:16]}"
+        self.kind, self.key, self.ranks, self.log, self.stop = kind, key, ranks, log, stop
+        self._opened: dict[str, np.ndarray] = {}
+
+    def read(self, places: np.ndarray, blocks: range) -> Batch:
+        """The features of the images at these places after these blocks, and the images' classes."""
+        stacked = np.stack([self._opened[f"block-{i}"][places] for i in blocks], axis=1)  # (n, depth, T, D)
+        return torch.from_numpy(stacked), torch.from_numpy(self._opened["targets"][places])
+
+    def cover(self, blocks: range, shape: tuple[int, int, int], source: Source, compute: Compute) -> None:
+        """Let the cache hold these blocks; `shape` is (images, tokens, width)."""
+        columns = [Column(f"block-{i}", "<f4", shape) for i in blocks] + [Column("targets", "<i8", shape[:1])]
+        if all(column.name in self._opened for column in columns):
+            return
+        with self._locked():
+            lacking = self.ranks.from_first([column for column in columns if not self._path(column).exists()])
+            if lacking:
+                self._fill(lacking, blocks, source, compute)
+        self._opened |= {column.name: self._open(column) for column in columns}
+        if lacking != columns:  # the rest is of an earlier run
+            self._check(blocks, shape[0], source, compute)
+
+    def _path(self, column: Column, suffix: str = "") -> Path:
+        return self.folder / f"{column.name}.npy{suffix}"
+
+    def _open(self, column: Column) -> np.ndarray:
+        path = self._path(column)
+        try:
+            array = np.load(path, mmap_mode="r")
+            assert (array.dtype, array.shape) == (column.dtype, column.shape), "the key says what is in the files"
+            return array
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{path} is damaged ({error}); remove {self.folder} to compute it again.") from None
+
+    def _check(self, blocks: range, rows: int, source: Source, compute: Compute) -> None:
+        """Compute a group of features again: the same bits on a CPU."""
+        places = np.unique(np.linspace(0, rows - 1, GROUP).astype(int))
+        images, targets = next(source([places]))
+        kept, classes = self.read(places, blocks)
+        now = compute(images).cpu()
+        same = torch.equal(now, kept) if self.ranks.device.type == "cpu" else torch.allclose(now, kept, 1e-2, 1e-2)
+        if not same or not torch.equal(classes, targets):
+            raise ValueError(
+                f"{self.folder} holds other features than the tower gives now: images or files were changed since;"
+                " remove that folder to compute them again."
+            )
+
+    # Filling
+
+    def _fill(self, columns: list[Column], blocks: range, source: Source, compute: Compute) -> None:
+        """Compute the columns, ranks taking turns at groups of images, from where an earlier attempt was secured."""
+        rows, done = columns[0].shape[0], self.ranks.from_first(self._secured(columns))
+        self._check_room(columns, done)
+        if self.ranks.first and not done:
+            for column in columns:
+                self._path(column, ".part").write_bytes(column.header)
+        self.ranks.wait()
+        groups = [np.arange(start, min(start + GROUP, rows)) for start in range(done, rows, GROUP)]
+        images = iter(source(self.ranks.share(groups)))
+        meter = self.log.progress(f"features ({self.kind})", rows, done)
+        with ExitStack() as stack, told_when_full(self.folder):
+            files = {column: stack.enter_context(open(self._path(column, ".part"), "r+b")) for column in columns}
+            for count, turn in enumerate(batched(groups, self.ranks.world), 1):
+                for places in self.ranks.share(turn):
+                    batch, targets = next(images)
+                    features = compute(batch).cpu().numpy()  # (n, depth, T, D)
+                    values = {f"block-{i}": features[:, k] for k, i in enumerate(blocks)}
+                    values["targets"] = targets.numpy()
+                    for column, file in files.items():
+                        file.seek(len(column.header) + int(places[0]) * column.row_bytes)
+                        file.write(np.ascontiguousarray(values[column.name], column.dtype).tobytes())
+                asked, done = any(self.ranks.gather([self.stop.asked])), int(turn[-1][-1]) + 1
+                meter.update(done)
+                if not asked and done < rows and count % SECURED:
+                    continue
+                for file in files.values():
+                    file.flush()
+                    os.fsync(file.fileno())
+                self.ranks.wait()
+                if self.ranks.first:
+                    names = [column.name for column in columns]
+                    write_json(self.folder / "progress.json", {"rows": done, "columns": names})
+                if asked and done < rows:
+                    self.log.close_progress()
+                    raise Interrupted(
+                        f"features ({self.kind}): stopped after {done} of {rows} images; the same command resumes."
+                    )
+        self.log.close_progress()
+        if self.ranks.first:
+            for column in columns:
+                os.replace(self._path(column, ".part"), self._path(column))
+            (self.folder / "progress.json").unlink(missing_ok=True)
+        self.ranks.wait()
+
+    def _secured(self, columns: list[Column]) -> int:
+        """So many rows of all columns are there from an earlier attempt."""
+        path = self.folder / "progress.json"
+        if not path.exists() or not all(self._path(column, ".part").exists() for column in columns):
+            return 0
+        progress = read_json(path)
+        return progress["rows"] if {column.name for column in columns} <= set(progress["columns"]) else 0
+
+    def _check_room(self, columns: list[Column], done: int) -> None:
+        """Say how much will be written, and refuse if the disk has no room for it."""
+        if not self.ranks.first:
+            return
+        rows, layers = columns[0].shape[0], sum(column.name != "targets" for column in columns)
+        size = sum(column.row_bytes for column in columns)
+        free = shutil.disk_usage(self.folder).free - SPARE
+        self.log.say(
+            f"features ({self.kind}): {layers} layers of {rows:,} images, {shown(size * rows)} in {self.folder}"
+            + (f"; {done:,} images are there" if done else "")
+        )
+        if size * (rows - done) > free:
+            raise ValueError(
+                f"Features of {shown(size * (rows - done))} are to be written to {self.folder}, but only"
+                f" {shown(max(free, 0))} can be taken there; name a place with more room as tower.cache_dir, or"
+                " set tower.cache to 'scored' or 'none'."
+            )
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One run at a time fills a cache; another one waits."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with open(self.folder / ".lock", "w") as file:
+            if self.ranks.first:
+                if fcntl is not None:
+                    try:
+                        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    except OSError:
+                        self.log.say(f"features ({self.kind}): waiting for another run that fills {self.folder}")
+                        fcntl.flock(file, fcntl.LOCK_EX)
+                write_json(self.folder / "key.json", self.key)
+            self.ranks.wait()
+            yield
+
+
+def shown(size: int) -> str:
+    return f"{size / 1e9:,.3g} GB" if size >= 1e9 else f"{size / 1e6:.3g} MB"
+
+
+def batched(groups: list[np.ndarray], count: int) -> Iterator[list[np.ndarray]]:
+    for start in range(0, len(groups), count):
+        yield groups[start : start + count]

@@ -1,0 +1,183 @@
+"""A model by its name, folder or file: built, loaded, and every way in which that can fail said in a sentence."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+from timm.data import ImageNetInfo, infer_imagenet_subset, resolve_data_config
+from timm.models import is_model, parse_model_name
+from timm.models._hub import load_model_config_from_path
+from torch import Tensor, nn
+
+import s3zoo  # noqa: F401  (its models are timm's from here on)
+from s3zoo.models.loading import CONFIG
+from s3zoo.models.official import read_checkpoint
+
+OPTIONAL = ("img_size", "drop_path_rate")  # not every network of timm takes them
+
+
+def source(spec: str) -> str:
+    """What timm.create_model understands; a folder, of a model or of a run that holds one, becomes local-dir:FOLDER."""
+    path = Path(spec.removeprefix("local-dir:")).expanduser()
+    folder = path if (path / CONFIG).is_file() else path / "model"
+    if (folder / CONFIG).is_file() and (path.is_dir() and ("/" in spec or not is_model(spec))):
+        return f"local-dir:{folder}"
+    if spec.startswith("hf-hub:"):
+        return spec
+    if path.is_dir():
+        raise ValueError(f"The folder {str(path)!r} holds no model; give one with {CONFIG} and model.safetensors.")
+    if path.is_file():
+        if path.name == "model.safetensors" and (path.parent / CONFIG).is_file():
+            return f"local-dir:{path.parent}"
+        raise ValueError(
+            f"{spec!r} is a file, which does not say of which network; name the network and give the file as weights."
+        )
+    name = spec.partition(".")[0]
+    if not is_model(name):
+        near = difflib.get_close_matches(name, timm.list_models(), n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else "; timm.list_models() has the names."
+        raise ValueError(f"There is no model or folder {spec!r}{hint}")
+    return spec
+
+
+def open_model(spec: str, *, pretrained: bool = True, **options: Any) -> Any:
+    """A model of timm, of this zoo or of a folder. An option that only some networks have is left out where it must."""
+    name = source(spec)
+    while True:
+        try:
+            return timm.create_model(name, pretrained=pretrained, **options)
+        except TypeError as error:
+            match = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+            if match is None or match[1] not in options:
+                raise
+            if match[1] not in OPTIONAL:
+                raise ValueError(f"{spec} takes no argument {match[1]!r}; remove it from model_args.") from None
+            del options[match[1]]
+        except (RuntimeError, OSError, HfHubHTTPError, HFValidationError, AssertionError) as error:
+            said = " ".join(str(error).split()) or type(error).__name__
+            if _offline(error):
+                said = "the Hugging Face Hub cannot be reached and the weights are not in the cache"
+            raise ValueError(f"The model {spec} cannot be opened: {said[:300].rstrip('.')}.") from error
+
+
+def _offline(error: BaseException | None) -> bool:
+    while error is not None:
+        if type(error).__name__ in ("LocalEntryNotFoundError", "ConnectError", "ConnectionError", "ProxyError"):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def model_with(spec: str, weights: str, **options: Any) -> Any:
+    """The network `spec` with the weights of another model (name or folder) or of a file; they are fitted to it."""
+    path = Path(weights).expanduser()
+    if path.is_file():
+        state, names, what = read_checkpoint(path), None, f"the file {weights}"
+    else:
+        other = open_model(weights)
+        state, names, what = other.state_dict(), label_names(other), weights
+        options.setdefault("num_classes", other.num_classes)
+    plain = open_model(spec, pretrained=False, **options)
+    cfg = plain.pretrained_cfg
+    classifier = cfg.get("classifier")
+    if not isinstance(classifier, str):
+        raise ValueError(f"{spec} has no single classifier, so weights from elsewhere cannot be put into it.")
+    head = state.get(f"{classifier}.weight", state.get(f"{classifier.partition('.')[0]}.weight"))
+    overlay = {"state_dict": state, "source": "", "num_classes": 0 if head is None else len(head)}
+    overlay |= {"label_names": names}
+    if not hasattr(plain, "arch"):
+        _check_names(plain, state, classifier, what, spec)
+    try:
+        model = open_model(spec, pretrained_cfg_overlay=overlay, **options)
+    except ValueError as error:
+        raise ValueError(f"The weights of {what} do not fit the model {spec}: {_reason(error)}") from None
+    # What the model says of itself is its own again.
+    model.pretrained_cfg = cfg | {"label_names": names, "num_classes": overlay["num_classes"]}
+    return model
+
+
+def _check_names(model: nn.Module, state: dict[str, Tensor], classifier: str, what: str, spec: str) -> None:
+    """timm loads what it finds if only the classifier is new; weights of another network must not pass for these."""
+    other = (classifier + ".", "num_batches_tracked")
+    own = {n for n in model.state_dict() if not n.startswith(other[0]) and not n.endswith(other[1])}
+    if missing := sorted(own - state.keys()):
+        raise ValueError(
+            f"The weights of {what} do not fit the model {spec}: {missing[0]!r} is missing"
+            f" (and {len(missing) - 1} more); give weights of this architecture."
+        )
+
+
+def _reason(error: ValueError) -> str:
+    text = str(error)
+    if "size mismatch for" in text:
+        return "a " + text[text.index("size mismatch for") :].partition(". ")[0].rstrip(".") + "."
+    return text.removeprefix("The checkpoint does not fit this ")
+
+
+def reset_head(model: Any, classes: Sequence[str]) -> bool:
+    """A new classifier if the weights' one is for other classes of the same number; whether it was."""
+    known = label_names(model)
+    if known is None or model.num_classes != len(known) or list(known) == list(classes):
+        return False
+    model.reset_classifier(len(classes))
+    return True
+
+
+# What a model says of itself
+
+
+def seen(spec: str) -> dict[str, Any]:
+    """The preprocessing of a model that need not be built: timm's data config, with in_chans."""
+    name = source(spec)
+    kind, rest = parse_model_name(name)
+    if kind == "local-dir":
+        cfg = load_model_config_from_path(Path(rest))[0]  # type: ignore[arg-type]
+    elif kind is None:
+        try:
+            found = timm.get_pretrained_cfg(rest, allow_unregistered=False)
+        except RuntimeError as error:
+            raise ValueError(f"{error} timm.list_pretrained('{rest.partition('.')[0]}*') has the tags.") from None
+        cfg = found.to_dict() if found is not None else {}
+    else:
+        cfg = open_model(spec, pretrained=False).pretrained_cfg
+    return resolve_data_config(pretrained_cfg=cfg or {"input_size": (3, 224, 224)})
+
+
+def label_names(model: Any) -> list[str] | None:
+    """The classes by the names that the weights' config has, or ImageNet's synsets by their number."""
+    cfg = model.pretrained_cfg
+    if names := cfg.get("label_names"):
+        return list(names)
+    subset = infer_imagenet_subset({"num_classes": cfg.get("num_classes")})
+    if subset and cfg.get("num_classes") == model.num_classes:
+        return list(ImageNetInfo(subset).label_names())
+    return None
+
+
+def digest(model: nn.Module) -> str:
+    """What identifies weights, whatever file they came from."""
+    sha = hashlib.sha256()
+    for name, tensor in model.state_dict().items():
+        sha.update(f"{name}{list(tensor.shape)}{tensor.dtype}".encode())
+        sha.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return sha.hexdigest()
+
+
+def class_names(model: Any) -> list[str]:
+    """The classes as a person calls them: label_names, ImageNet's words, or numbers where nothing is known."""
+    names = label_names(model)
+    if names is None:
+        return [f"class {index}" for index in range(model.num_classes)]
+    described = model.pretrained_cfg.get("label_descriptions") or {}
+    subset = infer_imagenet_subset({"num_classes": model.num_classes})
+    if not model.pretrained_cfg.get("label_names") and subset:
+        return list(ImageNetInfo(subset).label_descriptions())
+    return [described.get(name, name) for name in names]

@@ -1,0 +1,235 @@
+"""One network trained, finetuned, probed or distilled, in a folder that resumes.
+
+    run.json        config as resolved, fingerprints of data, first weights and teacher; versions, commit
+    train/          checkpoints and epochs.jsonl
+    teacher.safetensors   where distil.cache is set: what the teacher said of every training image
+    model/          the network: model.safetensors and config.json
+    result.json     accuracy on the test images, opened once; written last
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from timm.models import group_parameters
+from timm.models._hub import save_for_hf
+from torch import nn
+
+from s3zoo.artefact import save_model
+from s3zoo.training.accuracy import accuracy, hits
+from s3zoo.training.checkpoint import read_json, write_json
+from s3zoo.training.config import Data, TrainRun
+from s3zoo.training.data import ImageData
+from s3zoo.training.distil import Student, Teacher
+from s3zoo.training.distributed import Ranks
+from s3zoo.training.folder import check_folder, claim_folder
+from s3zoo.training.log import Log
+from s3zoo.training.loop import ModelTrainee, Stop, fit, layer_scales, number, steps_in_epoch
+from s3zoo.training.opening import digest, model_with, open_model, reset_head, seen
+from s3zoo.training.provenance import provenance
+
+
+class Training:
+    """One run in its folder."""
+
+    def __init__(self, run: TrainRun, folder: Path, ranks: Ranks, log: Log, stop: Stop) -> None:
+        self.folder, self.ranks, self.log, self.stop = folder, ranks, log, stop
+        torch.set_num_threads(run.threads)
+        self.amp = run.amp and ranks.device.type == "cuda"
+        data = resolved(run)
+        self.data = ImageData(data, run.seed, rank=ranks.rank, world=ranks.world)
+        self.data.check_splits()
+        steps_in_epoch(run.train, self.data, ranks)  # says at once what does not divide
+        # From here on the config says everything, so that what the model says of itself may change later.
+        self.run = dataclasses.replace(run, data=dataclasses.replace(data, num_classes=self.data.num_classes))
+        self.finished = (folder / "result.json").exists()
+        if self.finished:
+            check_folder(folder, self.run, data=self.data.fingerprint)
+            return
+        self.model, self.new_head = self._first()
+        identity: dict[str, Any] = {"data": self.data.fingerprint, "start": digest(self.model)}
+        self.model.to(ranks.device)
+        self.teacher = None
+        if self.run.distil.teacher:
+            self.teacher = Teacher(self.run.distil, self.run.data, self.data.classes, ranks.device)
+            identity["teacher"] = self.teacher.identity
+        check_folder(folder, self.run, **identity)
+        claim_folder(folder, self.run, ranks, **identity)
+
+    def _first(self) -> tuple[Any, bool]:
+        """The network before the first step; whether its classifier is new."""
+        run, data = self.run, self.run.data
+        options: dict[str, Any] = {
+            "num_classes": self.data.num_classes,
+            "img_size": data.img_size,
+            "drop_path_rate": run.train.drop_path,
+            **({"in_chans": data.in_chans} if data.in_chans != 3 else {}),
+            **run.model_args,
+        }
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(number(run.seed, "init"))
+            if run.mode == "scratch":
+                return open_model(run.model, pretrained=False, **options), True
+            model = model_with(run.model, run.weights, **options) if run.weights else open_model(run.model, **options)
+            new = reset_head(model, self.data.classes) or self._fresh(model)
+        return model, new
+
+    def _fresh(self, model: Any) -> bool:
+        return model.pretrained_cfg.get("num_classes") != self.data.num_classes
+
+    # What is trained
+
+    def _trainee(self) -> ModelTrainee:
+        run, model = self.run, self.model
+        frozen: list[nn.Module] = []
+        if run.mode == "probe":
+            classifier = {id(p) for p in model.get_classifier().parameters()}
+            frozen = [model]
+            for parameter in model.parameters():
+                parameter.requires_grad_(id(parameter) in classifier)
+        elif run.freeze:
+            frozen = freeze(model, run.freeze)
+        options: dict[str, Any] = {"frozen": frozen}
+        if run.layer_decay < 1 and run.mode != "probe":
+            options["lr_scale"] = layer_scales(model, run.layer_decay)
+        if self.teacher is None:
+            return ModelTrainee(model, **options)
+        return Student(model, self.teacher, self.data, run.train.batch_size, **options)
+
+    def __call__(self) -> dict[str, Any]:
+        path = self.folder / "result.json"
+        if self.finished:
+            self.log.say(f"This run is finished; its result is in {path}")
+            return read_json(path)
+        run, model = self.run, self.model
+        if self.teacher is not None and run.distil.cache:
+            self.teacher.keep(self.data, self.folder / "teacher.safetensors", self.ranks, self.log, self.stop)
+        trainee = self._trainee()
+        weights = sum(p.numel() for p in trainee.weights.values())
+        total = sum(p.numel() for p in model.parameters())
+        head = "new" if self.new_head else "kept"
+        self.log.say(
+            f"{run.mode} {run.model}: {weights:,} of {total:,} weights are trained, classifier {head}, on"
+            f" {self.data.train_size:,} images of {self.data.num_classes} classes at"
+            f" {run.data.img_size} x {run.data.img_size}"
+            + (f"; teacher {run.distil.teacher} ({run.distil.kind})" if self.teacher else "")
+        )
+        fit(
+            trainee, run.train, self.data, seed=run.seed, ranks=self.ranks, folder=self.folder / "train", log=self.log,
+            name=run.mode, stop=self.stop, amp=self.amp, at_epoch_end=self._held_out if run.data.holdout else None,
+        )  # fmt: skip
+        return self._conclude()
+
+    def _held_out(self, epoch: int | None = None) -> dict[str, float]:
+        """Accuracy on the held-out images, shared by the ranks."""
+        self.model.eval()
+        places = np.arange(self.data.search_size)[self.ranks.rank :: self.ranks.world]
+        right = torch.zeros(1, device=self.ranks.device)
+        for part in np.array_split(places, max(1, -(-len(places) // 256))):
+            right += hits(self.model, *self.data.search_at(part), self.ranks.device).sum()
+        self.ranks.sum(right)
+        return {"held_out": 100 * float(right) / self.data.search_size}
+
+    # The end
+
+    def _conclude(self) -> dict[str, Any]:
+        run, model, folder = self.run, self.model, self.folder / "model"
+        measured: dict[str, dict[str, float]] = {}
+        if run.data.holdout:
+            measured["held-out"] = {"top1": self._held_out()["held_out"], "images": self.data.search_size}
+        measured["test"] = test = accuracy(model, self.data.test_batches(), self.ranks.device)
+        params = sum(p.numel() for p in model.parameters())
+        self.log.say(
+            f"{run.mode} {run.model}: {test['top1']:.2f} % of {test['images']} test images ({test['low']:.2f} to"
+            f" {test['high']:.2f}), {params / 1e6:.3g}M parameters; in {folder}"
+        )
+        result = {key: getattr(run, key) for key in ("name", "seed", "model", "mode")} | {"params": params, **measured}
+        if self.ranks.first:
+            record = provenance("train", run, self.folder, self.ranks, metrics=dict(reversed(measured.items())))
+            begun = read_json(self.folder / "run.json")
+            record |= {"mode": run.mode}
+            # The licence of the weights is for whoever publishes them to say.
+            licence = model.pretrained_cfg.pop("license", None)
+            if run.mode != "scratch":
+                base = {"name": _last_name(run.weights or run.model), "sha256": begun["start"], "license": licence}
+                record["base"] = base
+            if self.teacher is not None:
+                record["teacher"] = begun["teacher"] | {"name": _last_name(run.distil.teacher), "kind": run.distil.kind}
+            self._save(folder, record)
+            write_json(self.folder / "result.json", result)
+        self.ranks.wait()
+        return result
+
+    def _save(self, folder: Path, record: dict[str, Any]) -> None:
+        data, model = self.run.data, self.model
+        fields: dict[str, Any] = {key: getattr(data, key) for key in ("mean", "std", "interpolation", "crop_pct")}
+        fields["label_names"] = list(self.data.classes)
+        if hasattr(model, "arch"):
+            save_model(folder, model, provenance=record, pretrained_cfg=fields)
+            return
+        # A network that is timm's own, in timm's own layout.
+        size = (data.in_chans, data.img_size, data.img_size)
+        args = {key: value for key, value in self.run.model_args.items()}
+        if data.in_chans != 3:
+            args["in_chans"] = data.in_chans
+        if _takes_size(model, self.run):
+            args["img_size"] = data.img_size
+        model.pretrained_cfg = model.pretrained_cfg | fields | {
+            "input_size": size, "num_classes": model.num_classes, "first_conv": model.pretrained_cfg.get("first_conv")
+            if data.in_chans == 3 else None,
+        }  # fmt: skip
+        for key in ("test_input_size", "test_crop_pct", "label_descriptions"):
+            model.pretrained_cfg.pop(key, None)
+        save_for_hf(model, str(folder), {"s3zoo": {"provenance": record}}, args, safe_serialization=True)
+
+
+def resolved(run: TrainRun) -> Data:
+    """The data config with the model's own preprocessing where nothing was said."""
+    data = run.data
+    if data.classes:
+        data = dataclasses.replace(data, num_classes=len(data.classes))
+    blank = {
+        "img_size": data.img_size, "in_chans": data.in_chans, "mean": data.mean, "std": data.std,
+        "interpolation": data.interpolation, "crop_pct": data.crop_pct,
+    }  # fmt: skip
+    if not all(blank.values()):
+        cfg = seen(run.model)
+        channels, height, _ = cfg["input_size"]
+        own = {"img_size": height, "in_chans": channels, **{k: cfg[k] for k in ("mean", "std", "crop_pct")}}
+        own["interpolation"] = cfg["interpolation"].replace("random", "bicubic")
+        data = dataclasses.replace(data, **{key: own[key] for key, value in blank.items() if not value})
+    return dataclasses.replace(data, mean=tuple(data.mean), std=tuple(data.std))
+
+
+def freeze(model: Any, parts: int) -> list[nn.Module]:
+    """Freeze parts from the input on, as timm groups them; the modules to keep in evaluation mode."""
+    groups = group_parameters(model, model.group_matcher(coarse=True), reverse=False)
+    if not 0 < parts < len(groups):
+        raise ValueError(
+            f"freeze is {parts}, but {type(model).__name__} has {len(groups)} parts, of which the last must stay free;"
+            f" use 0 to {len(groups) - 1}, or mode=probe."
+        )
+    frozen = {name for group in sorted(groups)[:parts] for name in groups[group]}
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name not in frozen)
+    return [
+        module
+        for module in model.modules()
+        if (own := list(module.parameters())) and not any(p.requires_grad for p in own)
+    ]
+
+
+def _takes_size(model: nn.Module, run: TrainRun) -> bool:
+    """Whether a network of timm was built for one size."""
+    embed = getattr(model, "patch_embed", None)
+    return getattr(embed, "img_size", None) is not None and "img_size" not in run.model_args
+
+
+def _last_name(spec: str) -> str:
+    """Of a folder or file its last name: the record names no place on this machine."""
+    path = Path(spec.removeprefix("local-dir:")).expanduser()
+    return path.resolve().name if path.exists() else spec

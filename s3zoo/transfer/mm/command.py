@@ -1,0 +1,295 @@
+"""`s3zoo train_mm | test_mm | predict_mm`: detectors and segmenters of mmdet and mmseg, from a config to pictures."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import logging
+import re
+import sys
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from mmengine.config import Config, DictAction
+from mmengine.logging import MMLogger
+from mmengine.model import MMDistributedDataParallel, is_model_wrapper, revert_sync_batchnorm
+from mmengine.runner import Runner, find_latest_checkpoint
+
+from s3zoo.paths import commit
+from s3zoo.training import distributed
+from s3zoo.transfer.mm import checkpoints
+from s3zoo.transfer.mm.config import check_data, check_keys, first, load_config, plain_text, set_classes, set_data
+
+MODEL = "model"  # below the work folder: the trained model as safetensors and config
+
+
+class _Lines(logging.Formatter):
+    """A line as a person reads it; the log file has it in full."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        message = record.getMessage()
+        message = re.sub(r"(\bloss: \S+).*", r"\1", message, flags=re.DOTALL)  # the sum, without its fifteen parts
+        message = re.sub(r" *\b(base_lr|memory|data_time): \S+", "", message)
+        return message if record.levelno < logging.WARNING else f"{record.levelname.lower()}: {message}"
+
+
+def _wanted(record: logging.LogRecord) -> bool:
+    """Progress, results, checkpoints and warnings; not the machine, the config or three lines for each parameter."""
+    message = record.getMessage()
+    if record.levelno >= logging.WARNING:
+        return not re.search("deprecated|Failed to search registry|prefix is not set in metric", message)
+    if "(test)" in message and re.search("mAP|mIoU", message):
+        return False  # printed as a table
+    return message.startswith(("Epoch(", "Iter(", "Saving checkpoint", "resumed epoch"))
+
+
+class _Aside(io.TextIOBase):
+    """Where pycocotools and others print to: the log file, but not the screen."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self.logger = logger
+
+    def write(self, text: str) -> int:
+        if text.strip():
+            self.logger.info(text.rstrip())
+        return len(text)
+
+
+class _Runner(Runner):
+    """mmengine's runner, that says less and knows processes without GPUs."""
+
+    def build_logger(self, *args: Any, **kwargs: Any) -> MMLogger:
+        logger = super().build_logger(*args, **kwargs)
+        for handler in logger.handlers:
+            if type(handler) is logging.StreamHandler:
+                handler.setFormatter(_Lines())
+                handler.addFilter(_wanted)
+        return logger
+
+    def wrap_model(self, model_wrapper_cfg: Any, model: Any) -> Any:
+        if not self.distributed or torch.cuda.is_available() or model_wrapper_cfg or is_model_wrapper(model):
+            return super().wrap_model(model_wrapper_cfg, model)
+        return MMDistributedDataParallel(
+            module=revert_sync_batchnorm(model),  # which exist for GPUs only
+            broadcast_buffers=False,
+            find_unused_parameters=self.cfg.get("find_unused_parameters", False),
+        )
+
+    def load_checkpoint(self, *args: Any, **kwargs: Any) -> Any:
+        checkpoint = super().load_checkpoint(*args, **kwargs)
+        if isinstance(checkpoint.get("meta"), dict):
+            checkpoint["meta"].pop("config", None)  # Python text, which mmengine would run on resuming
+        return checkpoint
+
+
+def _runner(cfg: Config) -> _Runner:
+    """Under torchrun the processes are joined here: mmengine would want a GPU for it."""
+    ranks = distributed.start()
+    cfg = cfg.copy()
+    cfg.launcher = "pytorch" if ranks.world > 1 else "none"
+    if "visualizer" in cfg:  # mmengine gives the one of that name again, which writes into the folder of an earlier run
+        cfg.visualizer.name = f"visualizer-{time.time_ns()}"
+    return _Runner.from_cfg(cfg)
+
+
+def _quiet() -> None:
+    warnings.filterwarnings("ignore", module=r"(mmengine|mmcv|mmdet|mmseg|pycocotools|torch\.utils\.data)\b")
+
+
+def _parser(name: str, usage: str, description: str, *examples: str) -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(
+        prog=f"s3zoo {name}",
+        usage=f"s3zoo {name} {usage} [options]",
+        description=description,
+        epilog="examples:\n" + "".join(f"  s3zoo {name} {example}\n" for example in examples),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data", metavar="ROOT", help="the top folder of the dataset, laid out as COCO or ADE20K")
+    parser.add_argument("--classes", metavar="A,B", help="names of your own classes, in place of COCO's or ADE20K's")
+    parser.add_argument(
+        "--cfg-options", nargs="+", action=DictAction, default={}, metavar="KEY=VALUE",
+        help="change settings of the config, e.g. train_dataloader.batch_size=4 model.backbone.pretrained=FOLDER",
+    )  # fmt: skip
+
+
+@plain_text()
+def train(argv: list[str] | None = None) -> int:
+    parser = _parser(
+        "train_mm",
+        "CONFIG",
+        "Train a detector (mmdet) or segmenter (mmseg); afterwards WORK_DIR/model has it as safetensors and config.\n"
+        "Under torchrun the work is shared by all processes.",
+        "cascade-mask-rcnn_s3-tiny_fpn_1x_coco --data /path/to/coco",
+        "upernet_s3-tiny_160k_ade20k-512x512 --data mine --classes road,roof --work-dir runs/roofs",
+    )
+    parser.add_argument("config", help="name of a config in configs/detection or configs/segmentation, or a .py file")
+    _add_options(parser)
+    parser.add_argument("--work-dir", type=Path, help="folder of the run (default: runs/<name of the config>)")
+    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in the work folder")
+    parser.add_argument("--amp", action="store_true", help="mixed precision, on a GPU only")
+    parser.add_argument(
+        "--auto-scale-lr", action="store_true", help="scale the learning rate to the batch over all processes"
+    )
+    args = parser.parse_args(argv)
+    cfg = load_config(args.config, args.cfg_options)
+    cfg.work_dir = str(args.work_dir or Path("runs") / Path(args.config).stem)
+    _prepare(cfg, args, ("train", "val"))
+    last = find_latest_checkpoint(cfg.work_dir) if (Path(cfg.work_dir) / "last_checkpoint").is_file() else None
+    if last and not args.resume:
+        raise ValueError(
+            f"{cfg.work_dir!r} holds a run already ({Path(last).name}); go on with --resume or name another --work-dir."
+        )
+    cfg.resume = bool(last)
+    if args.amp:
+        if not torch.cuda.is_available():
+            raise ValueError("--amp needs a GPU, and torch sees none; leave it out.")
+        cfg.optim_wrapper.type, cfg.optim_wrapper.loss_scale = "AmpOptimWrapper", "dynamic"
+    if args.auto_scale_lr:
+        if "base_batch_size" not in cfg.get("auto_scale_lr", {}):
+            raise ValueError("--auto-scale-lr needs auto_scale_lr.base_batch_size in the config, which has none.")
+        cfg.auto_scale_lr.enable = True
+    try:
+        runner = _runner(cfg)
+        net = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        if last:  # mmengine would leave out what does not fit, and fail later
+            checkpoints.load_weights(net, checkpoints.read_weights(last), repr(last))
+        if first():
+            size = sum(p.numel() for p in net.parameters())
+            print(f"{type(net).__name__}, {size / 1e6:.1f}M parameters; log and checkpoints in {cfg.work_dir}")
+        with contextlib.redirect_stdout(_Aside(runner.logger)):
+            runner.train()
+        if first():
+            meta = dict(runner.train_dataloader.dataset.metainfo)
+            provenance = {"config": args.config, "epochs": runner.epoch, "iterations": runner.iter, "commit": commit()}
+            folder = Path(cfg.work_dir) / MODEL
+            lasting = Config({k: v for k, v in cfg.to_dict().items() if k not in ("work_dir", "resume", "load_from")})
+            checkpoints.export_detector(lasting, net.state_dict(), folder, meta, provenance)
+            print(f"The model is in {folder}; try s3zoo predict_mm {folder} IMAGE --out pictures")
+    except KeyboardInterrupt:
+        if first() and (Path(cfg.work_dir) / "last_checkpoint").is_file():
+            print("\nThe same command with --resume goes on from the last checkpoint.", file=sys.stderr)
+        raise
+    finally:
+        distributed.stop()
+    return 0
+
+
+def _prepare(cfg: Config, args: argparse.Namespace, splits: Sequence[str]) -> None:
+    _quiet()
+    if args.classes:
+        set_classes(cfg, [name.strip() for name in args.classes.split(",")])
+    set_data(cfg, args.data)
+    check_data(cfg, splits)
+
+
+def _model_arguments(words: list[str]) -> tuple[Config | None, str, list[str]]:
+    """CONFIG CHECKPOINT …, or the FOLDER that training has exported, which is both."""
+    if Path(words[0]).expanduser().is_dir():
+        return checkpoints.load_detector(words[0]).cfg, words[0], words[1:]
+    if len(words) < 2:
+        raise ValueError(f"{words[0]!r} is no folder of an exported model; give a config and its checkpoint.")
+    return None, words[1], words[2:]
+
+
+@plain_text()
+def test(argv: list[str] | None = None) -> int:
+    parser = _parser(
+        "test_mm",
+        "(CONFIG CHECKPOINT | FOLDER)",
+        "Evaluate a detector (box and mask AP) or segmenter (mIoU) on the test split of its config.",
+        "cascade-mask-rcnn_s3-tiny_fpn_1x_coco runs/x/epoch_12.pth --data /path/to/coco",
+        "runs/x/model --data /path/to/ade --tta",
+    )
+    parser.add_argument(
+        "model", nargs="+", metavar="MODEL",
+        help="config and checkpoint (.pth or .safetensors), or the folder `model` that training wrote",
+    )  # fmt: skip
+    _add_options(parser)
+    parser.add_argument("--work-dir", type=Path, default=Path("runs/test_mm"), help="folder of the log and metrics")
+    parser.add_argument("--tta", action="store_true", help="test at several scales and flipped (the config's tta_*)")
+    args = parser.parse_args(argv)
+    cfg, checkpoint, rest = _model_arguments(args.model)
+    if rest:
+        raise ValueError(f"{rest[0]!r} is one argument too many; give CONFIG CHECKPOINT or FOLDER.")
+    if cfg is None:
+        cfg = load_config(args.model[0], args.cfg_options)
+    else:
+        check_keys(cfg, args.cfg_options)
+        cfg.merge_from_dict(args.cfg_options)
+    weights = checkpoints.read_weights(checkpoint)
+    if args.tta:
+        if "tta_model" not in cfg or "tta_pipeline" not in cfg:
+            raise ValueError("--tta needs tta_model and tta_pipeline in the config, which mmdet has for boxes only.")
+        cfg.test_dataloader.dataset.pipeline = cfg.tta_pipeline
+    cfg.work_dir = str(args.work_dir)
+    _prepare(cfg, args, ("test",))
+    _without_pretrained(cfg)
+    if args.tta:
+        cfg.model = dict(**cfg.tta_model, module=cfg.model)
+    try:
+        runner = _runner(cfg)
+        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        checkpoints.load_weights(model.module if args.tta else model, weights, repr(checkpoint))
+        with contextlib.redirect_stdout(_Aside(runner.logger)):
+            metrics = runner.test()
+        if first():
+            path = Path(cfg.work_dir) / "metrics.json"
+            path.write_text(json.dumps({k: float(v) for k, v in metrics.items()}, indent=2) + "\n", encoding="utf-8")
+            print("\n".join(f"{name:<20} {float(value):.4g}" for name, value in metrics.items()))
+    finally:
+        distributed.stop()
+    return 0
+
+
+def _without_pretrained(cfg: Config) -> None:
+    """The weights come from the checkpoint: nothing to download for the backbone."""
+    cfg.model.backbone.update(pretrained=None, init_cfg=None)
+
+
+def predict(argv: list[str] | None = None) -> int:
+    parser = _parser(
+        "predict_mm",
+        "(CONFIG CHECKPOINT | FOLDER) IMAGE... --out DIR",
+        "Draw what a detector or segmenter finds on images; predictions.json has it for machines.",
+        "runs/x/model photos/*.jpg --out pictures",
+    )
+    parser.add_argument(
+        "model", nargs="+", metavar="MODEL",
+        help="config and checkpoint (.pth or .safetensors), or the folder `model` that training wrote; then images",
+    )  # fmt: skip
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for pictures and JSON")
+    parser.add_argument("--classes", metavar="A,B", help="the classes it was trained with, if not the config's")
+    parser.add_argument("--threshold", type=float, default=0.3, help="least score of a detected object (default: 0.3)")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="default: %(default)s")
+    args = parser.parse_args(argv)
+    _quiet()
+    cfg, checkpoint, images = _model_arguments(args.model)
+    cfg = cfg or load_config(args.model[0])
+    if args.classes:
+        set_classes(cfg, [name.strip() for name in args.classes.split(",")])
+    if not images:
+        raise ValueError("No image was given; name one or more after the model.")
+    for image in images:
+        if not Path(image).is_file():
+            raise FileNotFoundError(f"There is no image at {image!r}; give files, as in photos/*.jpg.")
+    from s3zoo.transfer.mm.drawing import Predictor
+
+    predictor = Predictor(cfg, checkpoints.read_weights(checkpoint), repr(checkpoint), args.device, args.threshold)
+    rows = []
+    try:
+        for image in images:
+            rows.append(predictor(Path(image), args.out))
+    finally:  # what was found before an image that cannot be read is kept
+        if rows:
+            (args.out / "predictions.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    print(f"{len(rows)} picture{'s' if len(rows) > 1 else ''} and predictions.json in {args.out}")
+    return 0

@@ -1,0 +1,224 @@
+"""Configs of mmdet and mmseg: found by name, changed for a user's data, and checked before anything is built."""
+
+from __future__ import annotations
+
+import colorsys
+import contextlib
+import difflib
+import importlib
+import io
+import json
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from mmengine.config import Config
+from mmengine.registry import DATASETS, init_default_scope
+
+from s3zoo.paths import configs_dir
+from s3zoo.transfer.mm import require
+
+FOLDERS = ("detection", "segmentation")
+SPLITS = ("train", "val", "test")
+
+
+def first() -> bool:
+    """Whether this is the first (or only) process of `torchrun`."""
+    return not int(os.environ.get("RANK", "0"))
+
+
+def load_config(source: str, options: dict[str, Any] | None = None) -> Config:
+    """A config by path, or by the name of a file in configs/detection or configs/segmentation, with options set."""
+    known = {path.stem: path for folder in FOLDERS for path in sorted((configs_dir() / folder).glob("[!_]*.py"))}
+    path = Path(source).expanduser()
+    if path.suffix != ".py":
+        if source not in known:
+            near = difflib.get_close_matches(source, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
+            raise ValueError(f"No config is called {source!r}; give a path ending in .py or a name: {hint}")
+        path = known[source]
+    if not path.is_file():
+        raise ValueError(f"No config file at {source!r}; give a path ending in .py or the name of one in configs/.")
+    try:
+        cfg = Config.fromfile(path, import_custom_modules=False)
+    except Exception as error:  # a config is a program: anything can go wrong in it
+        raise ValueError(f"The config {source!r} cannot be read: {type(error).__name__}: {error}.") from error
+    if "model" not in cfg or cfg.get("default_scope") not in ("mmdet", "mmseg"):
+        raise ValueError(f"The config {source!r} is not one of mmdet or mmseg: it has no model or no default_scope.")
+    require(cfg.default_scope)
+    check_keys(cfg, options or {})
+    cfg.merge_from_dict(options or {})
+    return cfg
+
+
+def check_keys(cfg: Config, options: dict[str, Any]) -> None:
+    """The last name of an option may be new (an argument that has a default), what it belongs to may not."""
+    for key in options:
+        node: Any = cfg
+        *above, _ = key.split(".")
+        for i, name in enumerate(above or [key]):
+            try:
+                node = node[int(name)] if isinstance(node, list | tuple) else node[name]
+            except (KeyError, IndexError, ValueError, TypeError):
+                near = difflib.get_close_matches(name, list(node) if isinstance(node, dict | Config) else [], n=1)
+                hint = f"; did you mean {'.'.join([*above[:i], near[0]])!r}?" if near else "."
+                raise ValueError(f"--cfg-options sets {key!r}, but the config has no {name!r} there{hint}") from None
+
+
+def register(cfg: Config) -> None:
+    """Import what a config of mmdet or mmseg may name; they print what they miss while being imported."""
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for part in ("datasets", "models", "engine", "evaluation", "visualization"):
+            importlib.import_module(f"{cfg.default_scope}.{part}")
+    init_default_scope(cfg.default_scope)
+
+
+@contextlib.contextmanager
+def plain_text() -> Iterator[None]:
+    """Leave the text of configs as mmengine puts it together: yapf works on it for seconds, at the start of a run and
+    for every checkpoint, and all it adds are shorter lists.
+    """
+    from yapf.yapflib import yapf_api
+
+    format_code = yapf_api.FormatCode
+    yapf_api.FormatCode = lambda text, **_: (text, False)
+    try:
+        yield
+    finally:
+        yapf_api.FormatCode = format_code
+
+
+def datasets(cfg: Config) -> Iterator[tuple[str, Any]]:
+    """Every split's dataset config, without the wrappers (RepeatDataset and the like)."""
+    for split in SPLITS:
+        loader = cfg.get(f"{split}_dataloader")
+        if loader:
+            data = loader.dataset
+            while "data_root" not in data and isinstance(data.get("dataset"), dict):
+                data = data.dataset
+            yield split, data
+
+
+def set_data(cfg: Config, root: str | None) -> None:
+    """Read every split from `root`, if one is given, and let the metrics read the annotations that the splits have."""
+    for split, data in datasets(cfg):
+        if root is not None:
+            data.data_root = str(Path(root).expanduser())
+        evaluator = cfg.get(f"{split}_evaluator")
+        if data.get("ann_file") and isinstance(evaluator, dict) and evaluator.get("ann_file"):
+            evaluator["ann_file"] = str(Path(data.get("data_root") or "") / data.ann_file)
+
+
+def set_classes(cfg: Config, names: Sequence[str]) -> None:
+    """Other classes than the dataset's own: for every split and every head of the model."""
+    if len(set(names)) != len(names) or not all(names):
+        raise ValueError(f"--classes is {','.join(names)!r}, but must be different names separated by commas.")
+    colours = [colorsys.hsv_to_rgb(i / len(names), 0.75, 0.95) for i in range(len(names))]
+    palette = [tuple(round(255 * channel) for channel in colour) for colour in colours]
+    for _, data in datasets(cfg):
+        data.metainfo = dict(classes=tuple(names), palette=palette)
+        if cfg.default_scope == "mmseg" and data.type == "ADE20KDataset":
+            # ADE20KDataset takes subsets of its own 150 classes only. Labels still count from 1, 0 is not judged.
+            data.update(type="BaseSegDataset", reduce_zero_label=True, seg_map_suffix=".png", img_suffix=".jpg")
+
+    def set_heads(node: Any) -> None:
+        for value in node.values() if isinstance(node, dict) else node:
+            if isinstance(value, dict | list):
+                set_heads(value)
+        if isinstance(node, dict) and "num_classes" in node:
+            node["num_classes"] = len(names)
+
+    set_heads({name: part for name, part in cfg.model.items() if name != "backbone"})
+
+
+# Data, looked at before anything is built
+
+
+def check_data(cfg: Config, splits: Sequence[str]) -> None:
+    """Every file and folder that the splits need is there, else the expected tree and one sentence."""
+    wanted: dict[Path, bool] = {}
+    used = [(split, data) for split, data in datasets(cfg) if split in splits]
+    for _, data in used:
+        root = Path(data.get("data_root") or ".")
+        if data.get("ann_file"):
+            wanted[root / data.ann_file] = True
+        for prefix in (data.get("data_prefix") or {}).values():
+            wanted[root / prefix] = False
+    missing = [path for path, is_file in wanted.items() if not (path.is_file() if is_file else _has_files(path))]
+    if missing:
+        roots = sorted({str(data.get("data_root") or ".") for _, data in used})
+        if first():
+            print(_tree(wanted, missing), file=sys.stderr)
+        raise ValueError(
+            f"{missing[0].as_posix()!r} is missing or empty; the tree above is what the config reads below "
+            f"{' and '.join(map(repr, roots))}: give its top with --data."
+        )
+    register(cfg)
+    for split, data in used:
+        if cfg.default_scope == "mmdet" and split != "train":  # COCO's training annotations are half a gigabyte
+            _check_categories(data, classes_of(data)["classes"])
+        elif cfg.default_scope == "mmseg":
+            _check_suffix(data)
+
+
+def _has_files(folder: Path) -> bool:
+    return folder.is_dir() and next(folder.iterdir(), None) is not None
+
+
+def _tree(wanted: dict[Path, bool], missing: Sequence[Path]) -> str:
+    """The paths as an indented tree, the missing ones marked."""
+    lines: list[str] = []
+    shown: set[Path] = set()
+    top = Path(os.path.commonpath(list(wanted))) if len(wanted) > 1 else next(iter(wanted)).parent
+    for path in sorted(wanted):
+        for node in [*reversed(path.relative_to(top).parents), path.relative_to(top)]:
+            if node in shown:
+                continue
+            shown.add(node)
+            is_file = wanted.get(top / node, False)
+            name = top.as_posix() if node == Path() else node.name
+            mark = "   <- missing" if top / node in missing else ""
+            lines.append("  " * len(node.parts) + name + ("" if is_file else "/") + mark)
+    return "\n".join(lines)
+
+
+def classes_of(data: Any) -> dict[str, Any]:
+    """Names and colours of a dataset's classes: the config's own or those that come with the dataset's type."""
+    with DATASETS.switch_scope_and_registry(None) as registry:  # that of the default scope
+        kind = registry.get(data.type)
+    if kind is None:
+        raise ValueError(f"There is no dataset type {data.type!r}; import its module with the config's custom_imports.")
+    return {**kind.METAINFO, **(data.get("metainfo") or {})}
+
+
+def _check_categories(data: Any, names: Sequence[str]) -> None:
+    """mmdet leaves out what has another name, and then finds nothing in the whole dataset."""
+    path = Path(data.get("data_root") or ".") / data.ann_file
+    try:
+        listed = [row["name"] for row in json.loads(path.read_text(encoding="utf-8"))["categories"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path.as_posix()!r} is not in COCO's format ({type(error).__name__}: {error}).") from None
+    absent = [name for name in names if name not in listed]
+    if absent:
+        raise ValueError(
+            f"The model is for {len(names)} classes such as {absent[0]!r}, but {path.as_posix()!r} has "
+            f"{', '.join(map(repr, listed[:20]))}{' and more' if len(listed) > 20 else ''}; "
+            f"name those to be detected, as in --classes {','.join(listed[:3])}."
+        )
+
+
+def _check_suffix(data: Any) -> None:
+    """Own images may be .png; mmseg looks for one suffix and takes a folder without it for an empty dataset."""
+    folder = Path(data.get("data_root") or ".") / data.data_prefix.img_path
+    found = sorted({path.suffix for path in folder.iterdir() if path.is_file()})
+    suffix = data.get("img_suffix", ".jpg")
+    if suffix in found:
+        return
+    if data.type == "BaseSegDataset" and len(found) == 1:
+        data.img_suffix = found[0]
+        return
+    raise ValueError(f"{folder.as_posix()!r} has no images ending in {suffix!r}; it has {', '.join(found)}.")

@@ -1,0 +1,189 @@
+"""Every model of the zoo: as a table, as a page to browse, and as model cards.
+
+The page needs neither a network nor a script; with one, its columns sort and its rows filter. Where nothing was
+measured here, an accuracy is the paper's and says so. Throughput is measured by --throughput and kept in a file.
+
+examples:
+  s3zoo zoo --family s3
+  s3zoo zoo --cards --html docs/zoo.html        what to run in a clone after a model was added
+  s3zoo zoo --throughput --html docs/zoo.html   measure what docs/throughput.json lacks, then write the page
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+
+from s3zoo.cards import Facts, files, registered, registered_names, weights_source
+from s3zoo.cards.facts import NO_WEIGHTS, quantity
+from s3zoo.models import MODELS
+from s3zoo.models.official import replacing
+from s3zoo.zoo.page import page
+
+BATCH, ROUNDS = 8, 3
+Row = dict[str, Any]
+
+
+def rows(throughput: dict[str, Any] | None = None) -> list[Row]:
+    """One dict per model of the zoo, the entrypoints that build any architecture left out."""
+    measured = (throughput or {}).get("models", {})
+    out = []
+    for name in registered_names():
+        facts = Facts(registered(name))
+        if facts.generic:
+            continue
+        accuracy, speed = facts.accuracy() or {}, measured.get(name, {})
+        row = {
+            "name": name,
+            "tag": facts.cfg.get("tag", ""),
+            "family": facts.arch.family,
+            "arch": facts.arch.key,
+            "img_size": facts.input_size[1],
+            "params": facts.params,
+            **facts.macs(),
+            "top1": accuracy.get("value"),
+            "dataset": accuracy.get("dataset"),
+            "whose": accuracy.get("whose"),
+            "throughput": speed["images_per_second"] if speed.get("arch") == facts.arch.key else None,
+            "weights": weights_source(facts.cfg),
+            "licence": None if weights_source(facts.cfg) == NO_WEIGHTS else facts.licence,
+        }
+        out.append(row)
+    return out
+
+
+def table(found: Sequence[Row]) -> str:
+    head = ("model", "family", "params", "MACs", "top-1", "on", "whose figure", "weights")
+    lines = [head]
+    for r in found:
+        top1 = "-" if r["top1"] is None else f"{r['top1']:.1f}"
+        sizes = (quantity(r["params"]), quantity(r["macs"]))
+        lines.append((r["name"], r["family"], *sizes, top1, r["dataset"] or "-", r["whose"] or "-", r["weights"]))
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+
+    def aligned(line: tuple[str, ...]) -> str:
+        cells = zip(line, widths, "<<>>><<<", strict=True)
+        return "  ".join(f"{cell:{side}{width}}" for cell, width, side in cells).rstrip()
+
+    return "\n".join(map(aligned, lines))
+
+
+# Throughput
+
+
+def measure(names: Sequence[str], say: Callable[[str], None], *, batch: int = BATCH, rounds: int = ROUNDS) -> Row:
+    """Images per second of processor time on one thread, by model; rounds over all models, so that a slow minute of
+    the machine does not fall on one of them."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        models = {}
+        for name in names:
+            model: Any = timm.create_model(name).eval()
+            models[name] = model, torch.randn(batch, *model.pretrained_cfg["input_size"])
+        seconds: dict[str, list[float]] = {name: [] for name in names}
+        with torch.inference_mode():
+            for number in range(rounds + 1):  # the first is not counted
+                for name, (model, images) in models.items():
+                    start = time.process_time()
+                    model(images)
+                    spent = time.process_time() - start
+                    if number:
+                        seconds[name].append(spent)
+                say(f"throughput: round {number} of {rounds} done")
+    finally:
+        torch.set_num_threads(threads)
+    return {
+        name: {
+            "images_per_second": float(f"{batch / statistics.median(taken):.4g}"),
+            "range": [float(f"{batch / max(taken):.4g}"), float(f"{batch / min(taken):.4g}")],
+        }
+        for name, taken in seconds.items()
+    }
+
+
+def read_throughput(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def update_throughput(path: Path, archs: dict[str, str], again: bool, say: Callable[[str], None]) -> dict[str, Any]:
+    """Measure the models (keys of their architectures by name) that the file lacks, with `again` all, and write it."""
+    setting = {
+        "what": "images per second of processor time on one thread, fp32, random weights, median of the rounds",
+        "machine": f"{os.cpu_count()} CPU cores, shared with other work",
+        "torch": torch.__version__.partition("+")[0],
+        "batch": BATCH,
+        "rounds": ROUNDS,
+    }
+    old = {} if again else read_throughput(path)
+    if old and {key: old.get(key) for key in setting} != setting:
+        raise ValueError(f"{path} was measured on another machine or with another torch; use --throughput all.")
+    known = {name: entry for name, entry in old.get("models", {}).items() if entry["arch"] == archs.get(name)}
+    lacking = [name for name in archs if name not in known]
+    found = measure(lacking, say) if lacking else {}
+    entries = {name: known.get(name) or {"arch": key, **found[name]} for name, key in archs.items()}
+    new = setting | {"models": entries}
+    _write(path, json.dumps(new, indent=1) + "\n")
+    return new
+
+
+# Files
+
+
+def card_files() -> dict[str, str]:
+    """The text of every file under model_cards, by path."""
+    out: dict[str, str] = {}
+    for name in registered_names():
+        out |= {f"{name}/{file}": text for file, text in files(registered(name)).items()}
+    return out
+
+
+def _write(path: Path, text: str) -> None:
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="s3zoo zoo", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--family", choices=tuple(MODELS), help="of the table alone")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--html", metavar="PATH", type=Path, help="write the page to browse")
+    parser.add_argument("--cards", metavar="FOLDER", type=Path, nargs="?", const=Path("model_cards"),
+                        help="write a card per model (into model_cards unless given)")  # fmt: skip
+    parser.add_argument("--throughput", choices=("missing", "all"), nargs="?", const="missing",
+                        help="measure images per second of what the file lacks, or of all models")  # fmt: skip
+    parser.add_argument("--throughput-file", metavar="PATH", type=Path, default=Path("docs/throughput.json"),
+                        help="where throughput is kept (default: %(default)s)")  # fmt: skip
+    args = parser.parse_args(argv)
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    if args.throughput:
+        archs = {row["name"]: row["arch"] for row in rows()}
+        throughput = update_throughput(args.throughput_file, archs, args.throughput == "all", say)
+    else:
+        throughput = read_throughput(args.throughput_file)
+    found = rows(throughput)
+    if args.cards:
+        for path, text in card_files().items():
+            _write(args.cards / path, text)
+        say(f"wrote the cards of {len(registered_names())} models into {args.cards}")
+    if args.html:
+        _write(args.html, page(found, throughput))
+        say(f"wrote {args.html}")
+    shown = [row for row in found if args.family in (None, row["family"])]
+    print(json.dumps(shown, indent=1) if args.json else table(shown))
+    return 0

@@ -1,0 +1,195 @@
+"""Model cards: generated and not typed, parsed by the Hub's own library, and true to the papers and to the run."""
+
+import copy
+import json
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import timm
+import torch
+from huggingface_hub import ModelCard
+
+import s3zoo  # noqa: F401
+from s3zoo import cards
+from s3zoo.arch import Arch, S3Block, Stage
+from s3zoo.artefact import load_config, save_model
+from s3zoo.models import MODELS
+from s3zoo.zoo import card_files
+
+ROOT = Path(__file__).resolve().parent.parent
+CARDS = ROOT / "model_cards"
+NAMES = sorted(name for family in MODELS for name in timm.list_models(module=family))
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def generated() -> dict[str, str]:
+    return card_files()
+
+
+def test_the_committed_cards_are_the_generated_ones(generated: dict[str, str]) -> None:
+    """If this fails: `s3zoo zoo --cards --html docs/zoo.html`, and look at the difference."""
+    committed = {str(path.relative_to(CARDS)): path.read_text() for path in CARDS.rglob("*") if path.is_file()}
+    assert set(committed) == set(generated)
+    assert [name for name in committed if committed[name] != generated[name]] == []
+    assert {path.partition("/")[0] for path in generated} == set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_card_is_in_order(name: str, generated: dict[str, str]) -> None:
+    text = generated[f"{name}/README.md"]
+    assert cards.problems(text, CARDS / name) == []
+    data = ModelCard(text).data
+    assert data.library_name == "timm" and data.pipeline_tag == "image-classification"
+    assert {"timm", "s3zoo"} <= set(data.tags) and data.license in {"mit", "apache-2.0", "unknown"}
+    for heading in ("## Size", "## Genome", "## Use", "## Intended use and limits", "## Licence", "## Paper"):
+        assert text.count(heading + "\n") == 1
+    picture = ElementTree.fromstring(generated[f"{name}/genome.svg"])  # well formed
+    arch = timm.create_model(name, device="meta").arch
+    columns = {r.get("x") for r in picture.iter("{http://www.w3.org/2000/svg}rect") if r.get("x")}
+    assert len(columns) == sum(arch.depths)
+
+
+# Typed from the papers' tables.
+TOP1 = {
+    "s3_tiny": "82.1", "s3_small": "83.7", "s3_base": "84.0", "s3_small_384": "84.5", "s3_base_384": "84.7",
+    "autoformer_tiny": "74.7", "autoformer_small": "81.7", "autoformer_base": "82.4", "autoformer_small_384": "83.4",
+    "glit_tiny": "76.3", "glit_small": "80.5", "glit_base": "82.3", "shunted_tiny": "79.8", "shunted_small": "82.9",
+    "shunted_base": "84.0",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TOP1)
+def test_figures_of_papers_are_marked_as_theirs(name: str, generated: dict[str, str]) -> None:
+    text = generated[f"{name}/README.md"]
+    section = text.split("## Figures of others\n")[1].split("\n## ")[0]
+    assert "**not measured by this project**" in section
+    first = next(line for line in section.splitlines() if line.startswith("| ImageNet-1k"))
+    assert first.split(" | ")[2] == TOP1[name] and ("paper" in first or "authors" in first)
+    assert "## Measured" not in text and ModelCard(text).data.eval_results is None
+    if name in ("glit_small", "glit_base"):
+        assert "another network" in section
+
+
+def test_sizes_are_the_ones_of_the_golden_file(generated: dict[str, str]) -> None:
+    golden = json.loads((ROOT / "tests/golden/zoo.json").read_text())
+    for name in set(golden) & set(NAMES):
+        assert f"| Parameters | {golden[name]['params']:,} |" in generated[f"{name}/README.md"]
+    assert "| MACs, as executed and as the family's paper counts | 4.62G |" in generated["s3_tiny/README.md"]
+    assert "| MACs, as executed | 1.47G |" in generated["glit_tiny/README.md"]  # 1.4729G
+    assert "| MACs, as the family's paper counts | 1.33G |" in generated["glit_tiny/README.md"]  # 1.3325G
+
+
+def code(text: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", text, re.S)
+
+
+def test_the_bundled_network_loads_as_its_card_says(generated: dict[str, str], capsys) -> None:
+    text = generated["s3_nano/README.md"]
+    exec(code(text)[0], space := {})
+    assert "indices" in capsys.readouterr().out
+    assert space["output"].shape == (1, 10)
+    measured = ModelCard(text).data.eval_results
+    assert len(measured) == 1 and measured[0].dataset_split == "test"
+    row = next(line for line in text.split("## Measured")[1].splitlines() if "| test |" in line)
+    assert f"{measured[0].metric_value:.2f}" in row and re.search(r"\d\d\.\d\d to \d\d\.\d\d", row)
+
+
+def test_published_snippets_name_what_timm_knows(generated: dict[str, str]) -> None:
+    for name in NAMES:
+        for snippet in code(generated[f"{name}/README.md"]):
+            (model,) = re.findall(r'create_model\("([^"]+)"', snippet)
+            known = timm.get_pretrained_cfg(model)
+            assert known is not None, model
+            assert ("pretrained=True" in snippet) == bool(known.has_weights), model
+
+
+PROVENANCE = {
+    "kind": "search",
+    "command": "s3zoo search digits --set seed=3",
+    "config": "digits",
+    "seed": 3,
+    "data": {"name": "digits", "fingerprint": "abc", "license": "cc-by-4.0"},
+    "versions": {"s3zoo": "0.1.0", "torch": "2.15.0"},
+    "commit": None,
+    "cost": {"elapsed_seconds": 3723.4, "device": "cpu", "threads": 1, "processes": 1, "subnets_scored": 1234},
+    "metrics": [
+        {"split": "test", "value": 97.5, "low": 95.3, "high": 98.7, "images": 360},
+        {"split": "held-out", "value": 96.0, "low": None, "high": None, "images": 300},
+    ],
+    "space": "digits",
+    "budget": "params <= 150K",
+    "final": "finetune",
+    "trajectory": [
+        {"space": "digits", "size": 6354, "params": [14208, 122342], "macs": [1, 2], "choices": {"a": [1, 2]}},
+        {"space": "digits_1", "size": 9999, "params": [20000, 200000], "macs": [1, 2], "choices": {"a": [2, 3]}},
+    ],
+}
+for metric in PROVENANCE["metrics"]:
+    metric |= {"dataset": "digits", "metric": "top1"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A searched network, uniform in its stages, with its card beside it."""
+    stages = (Stage(8, (S3Block(2, 1, 8, 1.0),) * 2), Stage(16, (S3Block(2, 2, 8, 2.0),)))
+    torch.manual_seed(0)
+    model = timm.create_model("s3", arch=Arch("s3", stages, patch_size=2), img_size=8, in_chans=1, num_classes=10)
+    cfg = {"mean": [0.3], "std": [0.4]}
+    path = save_model(tmp_path_factory.mktemp("run") / "model", model, provenance=PROVENANCE, pretrained_cfg=cfg)
+    for name, text in cards.files(load_config(path)).items():
+        (path / name).write_text(text)
+    return path
+
+
+def test_the_card_of_a_search(folder: Path, monkeypatch, capsys) -> None:
+    text = (folder / "README.md").read_text()
+    assert cards.problems(text, folder) == []
+    assert "| test | top-1 accuracy (%) | 97.50 | 95.30 to 98.70 | 360 |" in text
+    assert "| held-out | top-1 accuracy (%) | 96.00 | none: it was selected on | 300 |" in text
+    for said in ("`s3zoo search digits --set seed=3`", "| Seed | 3 |", "1 h 2 min", "1,234 subnets scored"):
+        assert said in text
+    assert "| digits_1 | 1e+04 | 20K to 200K | 1 to 2 | a [1, 2] to [2, 3] |" in text
+    assert "| Commit |" not in text and "Figures of others" not in text
+    (result,) = ModelCard(text).data.eval_results
+    assert (result.metric_value, result.dataset_type, result.dataset_split) == (97.5, "digits", "test")
+    assert result.metric_args == {"images": 360, "interval_95": [95.3, 98.7]}
+    monkeypatch.chdir(folder)
+    exec(code(text)[0], space := {})
+    assert space["output"].shape == (1, 10)
+    assert "s3zoo export FOLDER --to timm" in text and "import timm" in code(text)[1]
+
+
+def test_a_card_says_only_what_is_known(folder: Path) -> None:
+    config = load_config(folder)
+    published = cards.render(config, repo_id="someone/tiny-digits")
+    assert '"hf-hub:someone/tiny-digits", pretrained=True' in published and "# tiny-digits\n" in published
+    old = copy.deepcopy(config)
+    old["s3zoo"]["provenance"] = {"data": "abc", "seed": 1}
+    old["pretrained_cfg"].pop("license", None)
+    text = cards.render(old)
+    assert cards.problems(text) == [] and "Weights: no licence given." in text
+    assert ModelCard(text).data.license is None and "| Seed | 1 |" in text and "## Measured" not in text
+    mixed = copy.deepcopy(config)
+    mixed["model_args"]["arch"]["stages"][0]["blocks"][0]["mlp_ratio"] = 3.0
+    assert "plain timm" not in cards.render(mixed)  # timm has one setting per stage
+    assert "plain timm" in cards.render(config)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("license: mit", "license: do-what-you-like", "license is 'do-what-you-like'"),
+        ("pipeline_tag: image-classification\n", "", "lack pipeline_tag"),
+        ("(genome.svg)", "(genom.svg)", "genom.svg leads nowhere"),
+        ("https://arxiv.org/", "https://example.org/", "links to https://example.org/"),
+        ("## Use", "In /home/me/runs.\n\n## Use", "path of a machine: /home/me/runs."),
+        ("tags:\n", "tags: [\n", "cannot be parsed"),
+    ],
+)
+def test_the_check_finds_what_is_wrong(old: str, new: str, complaint: str, generated: dict[str, str]) -> None:
+    text = generated["s3_tiny/README.md"]
+    assert old in text
+    assert any(complaint in said for said in cards.problems(text.replace(old, new, 1), CARDS / "s3_tiny"))

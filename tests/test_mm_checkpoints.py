@@ -1,0 +1,275 @@
+"""Checkpoints of mmengine are read without running them, resume as they were, and become safetensors."""
+
+import http.server
+import json
+import pickle
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+pytest.importorskip("mmengine")
+
+from mmengine.config import Config  # noqa: E402
+from mmengine.logging import HistoryBuffer  # noqa: E402
+from mmengine.model import BaseModel  # noqa: E402
+from mmengine.runner import Runner, load_checkpoint  # noqa: E402
+
+import s3zoo.transfer.mm  # noqa: E402, F401
+from s3zoo.transfer.mm import checkpoints  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+class Toy(BaseModel):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 1)
+
+    def forward(self, *x: Any, mode: str = "tensor") -> Any:
+        loss = (self.linear(torch.stack(x)) - 1).square().mean()
+        return dict(loss=loss) if mode == "loss" else loss
+
+
+class Evil:
+    """Unpickled, it makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+class EvilCall:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return eval, (f"open({str(self.path)!r}, 'w')",)
+
+
+@pytest.fixture(params=[Evil, EvilCall])
+def evil(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    mark, file = tmp_path / "was here", tmp_path / "evil.pth"
+    torch.save({"state_dict": Toy().state_dict(), "meta": request.param(mark)}, file)
+    yield file
+    assert not mark.exists()
+    torch.load(file, weights_only=False)
+    assert mark.exists()  # the file is as bad as it should be
+
+
+def test_a_foreign_checkpoint_is_refused_and_not_run(evil: Path, tmp_path: Path) -> None:
+    sentence = r"evil.pth' wants to run code while it is read \(.+\), which is refused; give a checkpoint that mmengine"
+    for load in (
+        lambda: load_checkpoint(Toy(), str(evil)),
+        lambda: checkpoints.read(evil),
+        lambda: checkpoints.read(str(evil), weights_only=False),
+        lambda: checkpoints.read_weights(evil),
+        lambda: runner(tmp_path / "run", resume=False, load_from=str(evil)).train(),
+        lambda: runner(tmp_path / "run", resume=True, load_from=str(evil)).train(),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            load()
+
+
+def test_a_foreign_checkpoint_from_the_web_is_refused(
+    evil: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Serve(http.server.SimpleHTTPRequestHandler):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args, directory=str(tmp_path))
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "home"))
+    with http.server.HTTPServer(("127.0.0.1", 0), Serve) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            with pytest.raises(ValueError, match="evil.pth' wants to run code while it is read"):
+                load_checkpoint(Toy(), f"http://127.0.0.1:{server.server_port}/evil.pth")
+        finally:
+            server.shutdown()
+
+
+class Attribute:
+    """`getattr` in a checkpoint, which mmengine's own need, for something else."""
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self.what = owner, name
+
+    def __reduce__(self) -> Any:
+        return getattr, self.what
+
+
+def test_getattr_reaches_nothing_but_statistics(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.pth", tmp_path / "bad.pth"
+    torch.save({"x": Attribute(HistoryBuffer, "mean")}, good)
+    HistoryBuffer()
+    assert checkpoints.read(good)["x"] is HistoryBuffer.mean
+    for owner, name in ((np.ndarray, "tofile"), (HistoryBuffer, "__init__"), (HistoryBuffer, "register_statistics")):
+        torch.save({"x": Attribute(owner, name)}, bad)
+        with pytest.raises(ValueError, match="wants to run code"):
+            checkpoints.read(bad)
+
+
+def runner(folder: Path, max_iters: int = 3, **kwargs: Any) -> Runner:
+    data = [torch.tensor([float(i), 1.0]) for i in range(8)]
+    return Runner(
+        model=Toy(),
+        work_dir=str(folder),
+        train_dataloader=dict(batch_size=2, dataset=data, sampler=dict(type="InfiniteSampler", shuffle=True)),
+        train_cfg=dict(by_epoch=False, max_iters=max_iters),
+        optim_wrapper=dict(type="OptimWrapper", optimizer=dict(type="AdamW", lr=0.1)),
+        param_scheduler=[dict(type="PolyLR", by_epoch=False, begin=0, end=6)],
+        default_hooks=dict(checkpoint=dict(type="CheckpointHook", interval=3, by_epoch=False)),
+        randomness=dict(seed=0),
+        experiment_name=uuid.uuid4().hex,  # mmengine keeps loggers and the like by this name
+        log_level="ERROR",
+        **kwargs,
+    )
+
+
+def test_training_resumes(tmp_path: Path) -> None:
+    """A checkpoint of mmengine's runner holds curves (HistoryBuffer, numpy) besides tensors."""
+    first = runner(tmp_path / "run")
+    first.train()
+    content = checkpoints.read(tmp_path / "run" / "iter_3.pth")
+    losses = content["message_hub"]["log_scalars"]["train/loss"]
+    assert isinstance(losses, HistoryBuffer) and len(losses.data[0]) == 3 and losses.mean() > 0
+    with pytest.raises(pickle.UnpicklingError):  # what torch says to it without help
+        torch.load(tmp_path / "run" / "iter_3.pth")
+
+    second = runner(tmp_path / "run", max_iters=6, resume=True)
+    second.train()
+    assert second.iter == 6
+    curve = second.message_hub.get_scalar("train/loss").data[0]
+    assert len(curve) == 6 and curve[:3].tolist() == losses.data[0].tolist()
+    state = second.optim_wrapper.optimizer.state[second.model.linear.weight]
+    assert int(state["step"]) == 6
+    weights = checkpoints.read_weights(tmp_path / "run" / "iter_6.pth")
+    assert torch.equal(weights["linear.weight"], second.model.linear.weight)
+
+
+def test_safetensors_load_everywhere(tmp_path: Path) -> None:
+    weights = {"linear.weight": torch.tensor([[1.0, 2.0]]), "linear.bias": torch.tensor([3.0])}
+    save_file(weights, tmp_path / "toy.safetensors")
+    model = Toy()
+    load_checkpoint(model, str(tmp_path / "toy.safetensors"), map_location="cpu")
+    assert model.linear.weight.tolist() == [[1, 2]] and model.linear.bias.tolist() == [3]
+    assert checkpoints.read_weights(tmp_path / "toy.safetensors").keys() == weights.keys()
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"", "is truncated or not a checkpoint"),
+        (b"PK\x03\x04 and no more", "is truncated or not a checkpoint"),
+        (b"\x10\0\0\0\0\0\0\0{", "is truncated or damaged"),
+    ],
+)
+def test_damaged_files_are_answered_in_a_sentence(content: bytes, sentence: str, tmp_path: Path) -> None:
+    (tmp_path / "x.pth").write_bytes(content)
+    with pytest.raises(ValueError, match=sentence):
+        checkpoints.read(tmp_path / "x.pth")
+    with pytest.raises(FileNotFoundError, match="There is no checkpoint at"):
+        checkpoints.read(tmp_path / "y.pth")
+
+
+def test_a_checkpoint_of_which_nothing_fits_is_an_error(tmp_path: Path) -> None:
+    torch.save({"state_dict": {"conv.weight": torch.zeros(1)}}, tmp_path / "other.pth")
+    with pytest.raises(ValueError, match="Nothing in the checkpoint .its first weight is 'conv.weight'. fits the Toy"):
+        load_checkpoint(Toy(), str(tmp_path / "other.pth"))
+    wrapped = nn.DataParallel(Toy())
+    torch.save({"module.linear.weight": torch.ones(1, 2), "module.linear.bias": torch.ones(1)}, tmp_path / "dp.pth")
+    load_checkpoint(wrapped, str(tmp_path / "dp.pth"))
+    assert wrapped.module.linear.bias.item() == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda w: w.pop("linear.bias"), "x.pth does not fit the model: 'linear.bias' is missing; use the config"),
+        (lambda w: w.update(extra=torch.zeros(1)), "'extra' is not part of the model"),
+        (lambda w: w.update({"linear.bias": torch.zeros(2)}), r"'linear.bias' has shape \[2\] instead of \[1\]"),
+    ],
+)
+def test_weights_fit_or_are_refused(change: Any, sentence: str) -> None:
+    weights = Toy().state_dict()
+    model = Toy()
+    checkpoints.load_weights(model, weights)
+    assert torch.equal(model.linear.weight, weights["linear.weight"])
+    change(weights)
+    with pytest.raises(ValueError, match=sentence):
+        checkpoints.load_weights(model, weights, "x.pth")
+
+
+# Folders
+
+
+CFG: dict[str, Any] = dict(
+    model=dict(type="Toy", scales=[(1333, 480), (1333, 800)], empty=(), one=(1,), rate=1e-4, off=None, neg=-1.5),
+    optim_wrapper=dict(paramwise_cfg=dict(custom_keys={"norm": dict(decay_mult=0.0), "a.b": dict(decay_mult=0.0)})),
+    custom_imports=dict(imports=["s3zoo.transfer.mm"], allow_failed_imports=False),
+    note="it's \"quoted\" \\ and\nbroken",
+)
+
+
+def test_export_and_back(tmp_path: Path) -> None:
+    weights = Toy().state_dict()
+    meta = dict(classes=("disc", "square"), palette=[(0, 0, 0), np.array([1, 2, 3])])
+    folder = checkpoints.export_detector(Config(CFG), weights, tmp_path / "out", meta, dict(source="a test"))
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "config.py", "model.safetensors"]
+    back = checkpoints.load_detector(folder)
+    assert back.cfg.to_dict() == CFG and isinstance(back.cfg.model.scales[0], tuple)
+    assert back.state_dict.keys() == weights.keys()
+    assert all(torch.equal(value, weights[name]) for name, value in back.state_dict.items())
+    assert back.dataset_meta == dict(classes=["disc", "square"], palette=[[0, 0, 0], [1, 2, 3]])
+    assert Config.fromfile(str(folder / "config.py")).to_dict() == CFG  # mmengine reads it, too
+    content = json.loads((folder / "config.json").read_text())
+    assert content["config"]["model"]["scales"] == [[1333, 480], [1333, 800]]
+    assert content["s3zoo"]["provenance"] == {"source": "a test"} and content["s3zoo"]["params"] == 3
+    checkpoints.export_detector(Config(dict(a=1)), weights, folder)  # replaces
+    assert checkpoints.load_detector(folder).cfg.to_dict() == dict(a=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("model.safetensors", None, "holds no model.safetensors; give a folder with"),
+        ("config.py", None, "holds no config.py"),
+        ("model.safetensors", b"\x02\0\0\0\0\0\0\0{}", "is not the file that config.json describes"),
+        ("config.json", b"{}", "is not what s3zoo wrote"),
+        ("config.json", b'{"s3zoo": {"schema_version": 9, "sha256": ""}}', "has schema_version 9, but this release"),
+        ("config.py", b"import os", "is no config of literals .line 1 is no assignment.; export it again"),
+        ("config.py", b"a = open('x')", "is no config of literals"),
+        ("config.py", b"a = [i for i in b]", "is no config of literals"),
+        ("config.py", b"a = ", "is no config of literals"),
+    ],
+)
+def test_a_changed_folder_is_refused(name: str, content: bytes | None, sentence: str, tmp_path: Path) -> None:
+    folder = checkpoints.export_detector(Config(CFG), Toy().state_dict(), tmp_path / "out")
+    (folder / name).unlink()
+    if content is not None:
+        (folder / name).write_bytes(content)
+    with pytest.raises(ValueError, match=sentence):
+        checkpoints.load_detector(folder)
+
+
+def test_what_cannot_be_exported(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="The config holds more than numbers, strings, lists and dicts"):
+        checkpoints.export_detector(Config(dict(a=float("inf"))), {}, tmp_path / "out")
+    with pytest.raises(ValueError, match="not plain JSON"):
+        checkpoints.export_detector(Config(dict(a=1)), {}, tmp_path / "out", dict(classes={1}))
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="file' is a file, but must be a folder"):
+        checkpoints.export_detector(Config(dict(a=1)), {}, tmp_path / "file")
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,432 @@
+"""Detectors and segmenters from drawn data to pictures, through the commands: train, resume, test, predict."""
+
+import contextlib
+import io
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from mm_shapes import CLASSES, SEGMENTS, draw, write_ade, write_coco
+from PIL import Image
+
+from s3zoo import cli
+from s3zoo.paths import configs_dir
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# As a user would write it: what differs from a shipped config. The network is S3 with 0.9M parameters in all.
+ARCH = """
+arch = dict(
+    schema_version=1,
+    family="s3",
+    stages=[
+        dict(
+            embed_dim=24 * 2**i,
+            blocks=[dict(window_size=4, num_heads=2**i, head_dim=12, mlp_ratio=2.0)] * depth,
+        )
+        for i, depth in enumerate((1, 1, 2, 1))
+    ],
+)
+backbone = dict(model="s3", model_args=dict(arch=arch), pretrained=None, drop_path_rate=0.0)
+loading = dict(num_workers=0, persistent_workers=False)
+"""
+DETECTOR = """
+_base_ = {base!r}
+""" + ARCH + """
+bbox_head, rcnn = _base_.model.roi_head.bbox_head, _base_.model.train_cfg.rcnn
+for head, stage in zip(bbox_head, rcnn):
+    head.update(num_shared_convs=1, in_channels=32, conv_out_channels=32, fc_out_channels=64)
+    stage.sampler.num = 32
+model = dict(
+    backbone=backbone,
+    neck=dict(in_channels=[24, 48, 96, 192], out_channels=32),
+    rpn_head=dict(in_channels=32, feat_channels=32, anchor_generator=dict(scales=[4])),
+    roi_head=dict(
+        bbox_roi_extractor=dict(out_channels=32),
+        bbox_head=bbox_head,
+        mask_roi_extractor=dict(out_channels=32),
+        mask_head=dict(num_convs=1, in_channels=32, conv_out_channels=32),
+    ),
+    train_cfg=dict(rpn_proposal=dict(nms_pre=200, max_per_img=64), rcnn=rcnn),
+    test_cfg=dict(rpn=dict(nms_pre=200, max_per_img=64), rcnn=dict(score_thr=0.0)),
+)
+load, annotations = dict(type="LoadImageFromFile"), dict(type="LoadAnnotations", with_bbox=True, with_mask=True)
+resize = dict(type="Resize", scale=(128, 96), keep_ratio=True)
+train_pipeline = [load, annotations, resize, dict(type="RandomFlip", prob=0.5), dict(type="PackDetInputs")]
+keys = ("img_id", "img_path", "ori_shape", "img_shape", "scale_factor")
+test_pipeline = [load, resize, annotations, dict(type="PackDetInputs", meta_keys=keys)]
+train_dataloader = dict(**loading, dataset=dict(pipeline=train_pipeline, filter_cfg=dict(min_size=8)))
+val_dataloader = dict(**loading, dataset=dict(pipeline=test_pipeline))
+test_dataloader = dict(**loading, dataset=dict(pipeline=test_pipeline))
+train_cfg = dict(max_epochs={epochs}, val_interval={epochs})
+param_scheduler = [dict(type="LinearLR", start_factor=0.1, by_epoch=False, begin=0, end=4)]
+optim_wrapper = dict(optimizer=dict(lr=1e-3))
+default_hooks = dict(logger=dict(interval=1), checkpoint=dict(interval={epochs}))
+del arch, backbone, loading, bbox_head, rcnn, head, stage, load, annotations, resize, keys
+"""
+SEGMENTER = """
+_base_ = {base!r}
+""" + ARCH + """
+model = dict(
+    data_preprocessor=dict(size=(64, 64)),
+    backbone=backbone,
+    decode_head=dict(in_channels=[24, 48, 96, 192], channels=32),
+    auxiliary_head=dict(in_channels=96, channels=16),
+)
+load, annotations, pack = dict(type="LoadImageFromFile"), dict(type="LoadAnnotations"), dict(type="PackSegInputs")
+crop = dict(type="RandomCrop", crop_size=(64, 64))
+train_pipeline = [load, annotations, crop, dict(type="RandomFlip", prob=0.5), pack]
+test_pipeline = [load, annotations, pack]
+scales = [dict(type="Resize", scale_factor=factor, keep_ratio=True) for factor in (0.5, 1.0)]
+flips = [dict(type="RandomFlip", prob=prob) for prob in (0.0, 1.0)]
+tta_pipeline = [load, dict(type="TestTimeAug", transforms=[scales, flips, [annotations], [pack]])]
+train_dataloader = dict(**loading, dataset=dict(pipeline=train_pipeline))
+val_dataloader = dict(**loading, dataset=dict(pipeline=test_pipeline))
+test_dataloader = dict(**loading, dataset=dict(pipeline=test_pipeline))
+train_cfg = dict(max_iters={iterations}, val_interval={iterations})
+param_scheduler = [dict(type="LinearLR", start_factor=0.1, by_epoch=False, begin=0, end=4)]
+optim_wrapper = dict(optimizer=dict(lr=3e-3))
+default_hooks = dict(logger=dict(interval=1), checkpoint=dict(interval={iterations}))
+del arch, backbone, loading, load, annotations, pack, crop, scales, flips
+"""
+
+
+def write_config(path: Path, text: str, **numbers: int) -> Path:
+    shipped = "detection/cascade-mask-rcnn_s3-tiny_fpn_1x_coco" if text is DETECTOR else (
+        "segmentation/upernet_s3-tiny_160k_ade20k-512x512"
+    )  # fmt: skip
+    path.write_text(text.format(base=str(configs_dir() / f"{shipped}.py"), **numbers))
+    return path
+
+
+def s3zoo(*words: object) -> tuple[int, str, str]:
+    """Exit code, output and error output of a command in this process: importing mmdet takes many seconds."""
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        code = cli.main([str(word) for word in words])
+    return code, out.getvalue(), err.getvalue()
+
+
+def scalars(work_dir: Path) -> list[dict[str, Any]]:
+    """What mmengine has recorded of the last run in a folder: a row per iteration, and one per validation."""
+    path = sorted(work_dir.glob("*/vis_data/scalars.json"))[-1]
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@dataclass
+class Trained:
+    config: Path
+    data: Path
+    run: Path
+    said: str
+
+    @property
+    def model(self) -> Path:
+        return self.run / "model"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread_here() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def detector(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    home = tmp_path_factory.mktemp("detector")
+    data, config = write_coco(home / "coco"), write_config(home / "shapes.py", DETECTOR, epochs=6)
+    arguments = ["--data", data, "--classes", ",".join(CLASSES), "--work-dir", home / "run"]
+    code, said, errors = s3zoo("train_mm", config, *arguments)
+    assert code == 0, errors
+    return Trained(config, data, home / "run", said)
+
+
+@pytest.fixture(scope="module")
+def segmenter(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    home = tmp_path_factory.mktemp("segmenter")
+    data, config = write_ade(home / "ade", suffix=".png"), write_config(home / "segments.py", SEGMENTER, iterations=20)
+    arguments = ["--data", data, "--classes", ",".join(SEGMENTS), "--work-dir", home / "run"]
+    code, said, errors = s3zoo("train_mm", config, *arguments)
+    assert code == 0, errors
+    return Trained(config, data, home / "run", said)
+
+
+# The drawn data
+
+
+def test_drawn_masks_are_exact(tmp_path: Path) -> None:
+    """Boxes and run lengths as pycocotools reads them are those of the drawn masks, hidden parts left out."""
+    from pycocotools.coco import COCO
+
+    write_coco(tmp_path / "coco", images=2, seed=5)
+    with contextlib.redirect_stdout(io.StringIO()):
+        coco = COCO(str(tmp_path / "coco" / "annotations" / "instances_val2017.json"))
+    rng = np.random.default_rng(5)
+    for image in range(2):
+        _, shapes = draw(rng)
+        rows = coco.loadAnns(coco.getAnnIds(imgIds=image))
+        assert len(rows) == len(shapes)
+        assert sum(mask.astype(int) for _, mask in shapes).max() == 1  # no pixel belongs to two shapes
+        for row, (_, mask) in zip(rows, shapes, strict=True):
+            assert np.array_equal(coco.annToMask(row).astype(bool), mask)
+            x, y, w, h = (int(v) for v in row["bbox"])
+            assert mask[y : y + h, x : x + w].sum() == mask.sum() == row["area"]
+            assert mask[y, :].any() and mask[y + h - 1, :].any() and mask[:, x].any() and mask[:, x + w - 1].any()
+
+
+# Detection
+
+
+def test_a_detector_learns(detector: Trained) -> None:
+    rows = scalars(detector.run)
+    losses = [row["loss"] for row in rows if "loss" in row]
+    assert len(losses) == 12 and np.mean(losses[-3:]) < 0.9 * np.mean(losses[:3])
+    (metrics,) = [row for row in rows if "coco/bbox_mAP" in row]
+    assert {"coco/bbox_mAP_50", "coco/segm_mAP", "coco/segm_mAP_50"} <= metrics.keys()
+    assert 0 <= metrics["coco/bbox_mAP"] <= metrics["coco/bbox_mAP_50"] <= 1
+    lines = detector.said.splitlines()
+    assert len(lines) < 30 and lines[0].startswith("CascadeRCNN, 0.9M parameters") and "predict_mm" in lines[-1]
+    assert {path.name for path in detector.model.iterdir()} == {"model.safetensors", "config.json", "config.py"}
+
+
+def test_an_exported_detector_is_the_trained_one(detector: Trained, tmp_path: Path) -> None:
+    """The folder with safetensors, tested, has the metrics of the last validation; so does the training checkpoint."""
+    (expected,) = [row for row in scalars(detector.run) if "coco/bbox_mAP" in row]
+    checkpoint = [detector.config, detector.run / "epoch_6.pth", "--classes", ",".join(CLASSES)]
+    for i, model in enumerate(([detector.model], checkpoint)):
+        code, said, errors = s3zoo("test_mm", *model, "--data", detector.data, "--work-dir", tmp_path / str(i))
+        assert code == 0, errors
+        metrics = json.loads((tmp_path / str(i) / "metrics.json").read_text())
+        for name in ("coco/bbox_mAP", "coco/segm_mAP", "coco/bbox_mAP_50"):
+            assert metrics[name] == pytest.approx(expected[name], abs=1e-9)
+            assert name in said
+
+
+def test_pictures_of_detections(detector: Trained, tmp_path: Path) -> None:
+    from pycocotools.mask import decode
+
+    images = sorted((detector.data / "val2017").iterdir())[:2]
+    code, _, errors = s3zoo("predict_mm", detector.model, *images, "--out", tmp_path, "--threshold", 0.02)
+    assert code == 0, errors
+    rows = json.loads((tmp_path / "predictions.json").read_text())
+    assert [row["image"] for row in rows] == list(map(str, images))
+    for row, image in zip(rows, images, strict=True):
+        before, after = Image.open(image), Image.open(tmp_path / row["picture"])
+        assert after.size == before.size == (row["width"], row["height"])
+        assert row["objects"], "at this threshold even a hardly trained network finds something"
+        assert np.abs(np.asarray(after.convert("RGB"), int) - np.asarray(before, int)).max() > 100  # drawn on
+        for found in row["objects"]:
+            assert found["class"] == CLASSES[found["label"]] and 0.02 <= found["score"] <= 1
+            x1, y1, x2, y2 = found["box"]
+            assert 0 <= x1 <= x2 <= 128 and 0 <= y1 <= y2 <= 96
+            mask = decode({"size": found["mask"]["size"], "counts": found["mask"]["counts"].encode()})
+            assert mask.shape == (96, 128)
+            y, x = np.nonzero(mask)  # masks are pasted into their boxes
+            assert not len(x) or (x1 - 2 <= x.min() and x.max() <= x2 + 2 and y1 - 2 <= y.min() and y.max() <= y2 + 2)
+
+
+def test_resuming(detector: Trained, tmp_path: Path) -> None:
+    """Goes on behind the last iteration; the config that a checkpoint holds as Python text is not run."""
+    run = shutil.copytree(detector.run, tmp_path / "run")
+    path = run / "epoch_6.pth"
+    from s3zoo.transfer.mm.checkpoints import read
+
+    checkpoint = read(path)
+    checkpoint["meta"]["config"] = f"open({str(tmp_path / 'was_here')!r}, 'w')"
+    torch.save(checkpoint, path)
+    (run / "last_checkpoint").write_text(str(path))
+    arguments = [detector.config, "--data", detector.data, "--classes", ",".join(CLASSES), "--work-dir", run]
+    code, _, errors = s3zoo("train_mm", *arguments)
+    assert code == 2 and "--resume" in errors
+    options = ["--resume", "--cfg-options", "train_cfg.max_epochs=7", "train_cfg.val_interval=9"]
+    code, said, errors = s3zoo("train_mm", *arguments, *options)
+    assert code == 0, errors
+    assert "resumed epoch: 6, iter: 12" in said
+    assert [row["step"] for row in scalars(run) if "loss" in row] == [13, 14]
+    assert not (tmp_path / "was_here").exists()
+    losses = [[row["loss"] for row in scalars(folder) if "loss" in row] for folder in (detector.run, run)]
+    assert np.mean(losses[1]) < np.mean(losses[0][:3])  # the weights came along
+    other = [*arguments[:3], "--classes", "disc", "--work-dir", run, "--resume"]
+    code, _, errors = s3zoo("train_mm", *other)
+    assert code == 2 and "does not fit the model" in errors and errors.count("\n") == 1
+
+
+# Segmentation
+
+
+def test_a_segmenter_learns(segmenter: Trained) -> None:
+    rows = scalars(segmenter.run)
+    losses = [row["loss"] for row in rows if "loss" in row]
+    assert len(losses) == 20 and np.mean(losses[-3:]) < 0.9 * np.mean(losses[:3])
+    (metrics,) = [row for row in rows if "mIoU" in row]
+    assert 0 < metrics["mIoU"] <= 100
+
+
+def test_segments_and_their_metric(segmenter: Trained, tmp_path: Path) -> None:
+    """mIoU of the written label maps, by its formula, is what the metric says; pixels with label 0 are not judged."""
+    images = sorted((segmenter.data / "images" / "validation").iterdir())
+    code, _, errors = s3zoo("predict_mm", segmenter.model, *images, "--out", tmp_path / "pictures")
+    assert code == 0, errors
+    both, either = np.zeros(3), np.zeros(3)
+    for row, image in zip(json.loads((tmp_path / "pictures" / "predictions.json").read_text()), images, strict=True):
+        labels = np.asarray(Image.open(tmp_path / "pictures" / row["labels"]))
+        truth = np.asarray(Image.open(segmenter.data / "annotations" / "validation" / f"{image.stem}.png"))
+        assert labels.shape == truth.shape == (96, 128)
+        assert Image.open(tmp_path / "pictures" / row["picture"]).size == (128, 96)
+        assert sum(part["share"] for part in row["segments"]) == pytest.approx(1, abs=1e-3)
+        for part in row["segments"]:
+            assert part["class"] == SEGMENTS[part["label"]]
+            assert part["share"] == pytest.approx((labels == part["label"]).mean(), abs=1e-4)
+        for k in range(3):
+            ours, theirs = (labels == k) & (truth > 0), truth == k + 1
+            both[k] += (ours & theirs).sum()
+            either[k] += (ours | theirs).sum()
+    code, said, errors = s3zoo("test_mm", segmenter.model, "--data", segmenter.data, "--work-dir", tmp_path / "test")
+    assert code == 0, errors
+    metrics = json.loads((tmp_path / "test" / "metrics.json").read_text())
+    assert metrics["mIoU"] == pytest.approx(100 * (both / either).mean(), abs=0.006)  # rounded to two digits
+
+
+def test_several_scales_and_flips(segmenter: Trained, tmp_path: Path) -> None:
+    """Sees each image four times: another result than at one scale, and not a random one."""
+    results = []
+    for tta in ([], ["--tta"]):
+        folder = tmp_path / f"test{len(tta)}"
+        code, _, errors = s3zoo("test_mm", segmenter.model, "--data", segmenter.data, "--work-dir", folder, *tta)
+        assert code == 0, errors
+        results.append(json.loads((folder / "metrics.json").read_text())["mIoU"])
+    assert results[0] != results[1] and results[1] > 0.5 * results[0]
+
+
+# Mistakes
+
+
+def test_a_wrong_folder_is_answered_with_the_tree(tmp_path: Path) -> None:
+    name = "cascade-mask-rcnn_s3-tiny_fpn_1x_coco"
+    (tmp_path / "mine" / "val2017").mkdir(parents=True)
+    (tmp_path / "mine" / "val2017" / "1.jpg").touch()
+    code, said, errors = s3zoo("train_mm", name, "--data", tmp_path / "mine", "--work-dir", tmp_path / "run")
+    assert code == 2 and not said and not (tmp_path / "run").exists()
+    *tree, message = errors.strip().splitlines()
+    assert tree == [
+        f"{tmp_path}/mine/",
+        "  annotations/",
+        "    instances_train2017.json   <- missing",
+        "    instances_val2017.json   <- missing",
+        "  train2017/   <- missing",
+        "  val2017/",
+    ]
+    assert message.startswith("s3zoo: ") and "--data" in message
+    code, _, errors = s3zoo("test_mm", "upernet_s3-tiny_160k_ade20k-512x512", __file__, "--data", tmp_path / "mine")
+    assert code == 2 and "checkpoint" in errors  # this file is none, which is said first
+    code, _, errors = s3zoo("train_mm", "upernet_s3-tiny_160k_ade20k-512x512", "--data", tmp_path / "mine")
+    assert code == 2 and "    training/   <- missing" in errors.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["train_mm", "cascade-mask-rcnn_s3-tini_fpn_1x_coco"], "did you mean 'cascade-mask-rcnn_s3-tiny_fpn_1x_coco'"),
+        (["train_mm", "nowhere/x.py"], "No config file at 'nowhere/x.py'"),
+        (["train_mm", "SHAPES", "--cfg-options", "modle.backbone.model=s3_small"], "did you mean 'model'"),
+        (["train_mm", "SHAPES", "--cfg-options", "model.backbon.model=s3_small"], "did you mean 'model.backbone'"),
+        (["train_mm", "SHAPES", "--data", "DATA"], "80 classes such as 'person', .* --classes disc,box"),
+        (["train_mm", "SHAPES", "--data", "DATA", "--classes", "disc,disc"], "different names"),
+        (["train_mm", "SHAPES", "--data", "DATA", "--classes", "disc", "--amp", "--work-dir", "NEW"], "needs a GPU"),
+        (["test_mm", "SHAPES"], "give a config and its checkpoint"),
+        (["test_mm", "SHAPES", "nowhere.pth"], "nowhere.pth"),
+        (["test_mm", "FOLDER", "--tta", "--data", "DATA"], "tta_model"),
+        (["predict_mm", "FOLDER", "--out", "NEW"], "No image"),
+        (["predict_mm", "FOLDER", "nowhere.jpg", "--out", "NEW"], "no image at 'nowhere.jpg'"),
+        (["predict_mm", "FOLDER", "SHAPES", "--out", "NEW"], "not an image"),
+    ],
+)
+def test_mistakes(words: list[str], complaint: str, detector: Trained, tmp_path: Path) -> None:
+    places = {"SHAPES": detector.config, "DATA": detector.data, "FOLDER": detector.model, "NEW": tmp_path / "new"}
+    code, _, errors = s3zoo(*(places.get(word, word) for word in words))
+    assert code == 2
+    import re
+
+    assert re.search(complaint, errors) and len(errors.strip().splitlines()) == 1
+
+
+def test_a_checkpoint_is_not_run(detector: Trained, tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> Any:
+            return os.mkdir, (str(tmp_path / "was_here"),)
+
+    (tmp_path / "evil.pth").write_bytes(pickle.dumps({"state_dict": Evil()}))
+    code, _, errors = s3zoo("test_mm", detector.config, tmp_path / "evil.pth", "--data", detector.data)
+    assert code == 2 and not (tmp_path / "was_here").exists()
+
+
+# Slow
+
+
+@pytest.mark.slow
+def test_two_processes(tmp_path: Path) -> None:
+    """torchrun without GPUs: the batch is shared, and the exported model is written once."""
+    data, config = write_coco(tmp_path / "coco"), write_config(tmp_path / "shapes.py", DETECTOR, epochs=2)
+    tool = [ROOT / "tools" / "train_mm.py", config, "--data", data, "--classes", "disc,box", "--work-dir", "run"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0", *tool]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(list(map(str, command)), cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    losses = [row["loss"] for row in scalars(tmp_path / "run") if "loss" in row]
+    assert len(losses) == 2  # four images, two at a time in each process: one iteration per epoch
+    assert done.stdout.count("The model is in") == 1
+
+
+@pytest.mark.slow
+def test_overfitting_boxes_and_masks(tmp_path: Path) -> None:
+    data, config = write_coco(tmp_path / "coco"), write_config(tmp_path / "shapes.py", DETECTOR, epochs=150)
+    arguments = ["--data", data, "--classes", ",".join(CLASSES), "--work-dir", tmp_path / "run"]
+    code, _, errors = s3zoo("train_mm", config, *arguments)
+    assert code == 0, errors
+    (metrics,) = [row for row in scalars(tmp_path / "run") if "coco/bbox_mAP" in row]
+    print({name: value for name, value in metrics.items() if name.endswith(("mAP", "mAP_50"))})
+    assert metrics["coco/bbox_mAP_50"] >= 0.5 and metrics["coco/segm_mAP_50"] >= 0.5
+
+
+@pytest.mark.slow
+def test_overfitting_segments(tmp_path: Path) -> None:
+    data, config = write_ade(tmp_path / "ade"), write_config(tmp_path / "segments.py", SEGMENTER, iterations=300)
+    arguments = ["--data", data, "--classes", ",".join(SEGMENTS), "--work-dir", tmp_path / "run"]
+    code, _, errors = s3zoo("train_mm", config, *arguments)
+    assert code == 0, errors
+    (metrics,) = [row for row in scalars(tmp_path / "run") if "mIoU" in row]
+    print(metrics)
+    assert metrics["mIoU"] >= 50
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_one_real_step(tmp_path: Path) -> None:
+    """S3-T Cascade Mask R-CNN as shipped (two images at 480 to 800 pixels, 512 regions each), from random weights."""
+    import resource
+    import time
+
+    data = write_coco(tmp_path / "coco", images=2)
+    options = ["model.backbone.pretrained=None", "train_cfg.max_epochs=1", "train_cfg.val_interval=2"]
+    options += ["train_dataloader.num_workers=0", "train_dataloader.persistent_workers=False"]
+    options += ["default_hooks.logger.interval=1", "train_dataloader.dataset.filter_cfg.min_size=8"]
+    name = "cascade-mask-rcnn_s3-tiny_fpn_1x_coco"
+    arguments = ["--data", data, "--classes", "disc,box", "--work-dir", tmp_path / "run", "--cfg-options", *options]
+    start = time.perf_counter()
+    code, said, errors = s3zoo("train_mm", name, *arguments)
+    assert code == 0, errors
+    (row,) = [row for row in scalars(tmp_path / "run") if "loss" in row]
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(f"{row['time']:.0f} s for the step of {time.perf_counter() - start:.0f} s, {peak:.1f} GB, loss {row['loss']}")
+    assert said.startswith("CascadeRCNN, 85.") and np.isfinite(row["loss"]) and row["loss"] > 0

@@ -1,0 +1,174 @@
+"""The list of the zoo: table, JSON, throughput, and the page in a real browser."""
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+
+import s3zoo  # noqa: F401
+from s3zoo import zoo
+from s3zoo.cli import main as s3zoo_command
+from s3zoo.models import ENTRYPOINTS, MODELS
+from s3zoo.zoo.page import page
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE, THROUGHPUT = ROOT / "docs/zoo.html", ROOT / "docs/throughput.json"
+NAMES = {name for family in MODELS for name in timm.list_models(module=family)} - set(ENTRYPOINTS.values())
+# Those with an accuracy on ImageNet-1k that is their own: not the genomes that were chosen for their size.
+PLOTTED = {name for name in NAMES if name.startswith(("s3_", "autoformer_", "glit_tiny", "shunted_"))} - {"s3_nano"}
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[dict[str, Any]]:
+    return zoo.rows(zoo.read_throughput(THROUGHPUT))
+
+
+def test_every_model_has_a_row(rows: list[dict[str, Any]]) -> None:
+    by_name = {row["name"]: row for row in rows}
+    assert set(by_name) == NAMES and len(rows) == len(NAMES)
+    assert by_name["s3_tiny"]["params"] == 28_328_674 and by_name["glit_tiny"]["macs"] == 1_472_873_280
+    assert (by_name["s3_tiny"]["top1"], by_name["s3_tiny"]["whose"]) == (82.1, "S3 paper")
+    assert by_name["s3_tiny"]["weights"] == "Hub: timm/swin_s3_tiny_224.ms_in1k"
+    assert by_name["s3_nano"]["weights"] == "bundled" and by_name["s3_nano"]["whose"] == "measured by s3zoo"
+    assert by_name["glit_small"]["top1"] is None and by_name["shunted_tiny"]["licence"] == "unknown"
+
+
+def test_the_command_prints_and_writes(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert s3zoo_command(["zoo", "--family", "glit", "--html", "zoo.html", "--cards"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["model", "glit_tiny", "glit_small", "glit_base"]
+    assert "7.26M" in lines[1] and "76.3" in lines[1] and "GLiT paper" in lines[1]
+    assert len({line.index(word) for line, word in zip(lines[:2], ("whose", "GLiT paper"), strict=True)}) == 1
+    assert "s3_tiny" in (tmp_path / "zoo.html").read_text()
+    assert (tmp_path / "model_cards/s3_tiny/README.md").is_file()
+    assert s3zoo_command(["zoo", "--family", "glit", "--json"]) == 0
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)] == ["glit_tiny", "glit_small", "glit_base"]
+
+
+def test_throughput_is_measured_once(tmp_path: Path, capsys) -> None:
+    path = tmp_path / "throughput.json"
+    nano = {"s3_nano": timm.create_model("s3_nano", device="meta").arch.key}
+    first = zoo.update_throughput(path, nano, False, print)
+    assert capsys.readouterr().out.count("round") == zoo.ROUNDS + 1
+    low, high = first["models"]["s3_nano"]["range"]
+    assert 0 < low <= first["models"]["s3_nano"]["images_per_second"] <= high
+    assert zoo.update_throughput(path, nano, False, print) == first
+    assert capsys.readouterr().out == ""
+    path.write_text(json.dumps(first).replace(nano["s3_nano"], "another"))
+    zoo.update_throughput(path, nano, False, print)
+    assert "round" in capsys.readouterr().out  # it was another network
+    path.write_text(json.dumps(first | {"torch": "1.0"}))
+    with pytest.raises(ValueError, match="--throughput all"):
+        zoo.update_throughput(path, nano, False, print)
+
+
+def test_the_committed_page_is_the_generated_one(rows: list[dict[str, Any]]) -> None:
+    """If this fails: `s3zoo zoo --cards --html docs/zoo.html` (with --throughput if a model was added)."""
+    throughput = zoo.read_throughput(THROUGHPUT)
+    assert {row["name"] for row in rows if row["throughput"]} == NAMES
+    text = PAGE.read_text()
+    assert page(rows, throughput) == text
+    assert not re.search(r"https?://|\bsrc=|@import|url\(", text)  # nothing is fetched
+    for target in re.findall(r'href="(\.\./[^"]+)"', text):
+        assert (PAGE.parent / target).is_file()
+
+
+def test_it_is_a_table_without_scripts() -> None:
+    class Static(HTMLParser):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rows, self.hidden, self.points = 0, False, 0
+
+        def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+            given = dict(attributes)
+            self.rows += tag == "tr" and "data-name" in given
+            self.hidden |= given.get("id") == "controls" and "hidden" in given
+            self.points += tag == "g" and "point" in (given.get("class") or "")
+
+    static = Static()
+    static.feed(PAGE.read_text())
+    assert (static.rows, static.hidden, static.points) == (len(NAMES), True, 3 * len(PLOTTED))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    driver = shutil.which("chromedriver")
+    if not chromium or not driver:
+        pytest.skip("no chromium or no chromedriver on this machine")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    running = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=driver))
+    running.get(PAGE.as_uri())
+    yield running
+    running.quit()
+
+
+def visible(browser: Any) -> list[str]:
+    return browser.execute_script(
+        "return [...document.querySelectorAll('#zoo tbody tr')].filter(r => r.offsetParent).map(r => r.dataset.name)"
+    )
+
+
+def column(browser: Any, key: str) -> list[str]:
+    return browser.execute_script(
+        "const i = [...document.querySelectorAll('#zoo thead th')].findIndex(h => h.dataset.key === arguments[0]);"
+        "return [...document.querySelectorAll('#zoo tbody tr')].map(r => r.cells[i].dataset.value)",
+        key,
+    )
+
+
+def click(browser: Any, selector: str) -> None:
+    browser.find_element("css selector", selector).click()
+
+
+def test_in_a_browser(browser: Any) -> None:
+    assert set(visible(browser)) == NAMES
+    for number, plot in enumerate(browser.find_elements("css selector", ".plots svg")):
+        assert {p.get_attribute("data-name") for p in plot.find_elements("css selector", ".point")} == PLOTTED, number
+    assert number == 2
+
+    before = visible(browser)
+    for key in ("params", "macs", "throughput"):
+        click(browser, f"th[data-key={key}] button")
+        up = [float(value) for value in column(browser, key)]
+        assert up == sorted(up) and column(browser, key) != sorted(column(browser, key))  # as numbers, not as text
+        click(browser, f"th[data-key={key}] button")
+        assert [float(value) for value in column(browser, key)] == up[::-1]
+    assert visible(browser) != before
+    click(browser, "th[data-key=top1] button")
+    accuracies = column(browser, "top1")
+    known = [float(value) for value in accuracies if value]
+    assert known == sorted(known) and all(accuracies[: len(known)])  # what is not known comes last
+    assert browser.find_element("css selector", "th[data-key=top1]").get_attribute("aria-sort") == "ascending"
+    click(browser, "th[data-key=name] button")
+    assert visible(browser) == sorted(NAMES)
+
+    field = browser.find_element("css selector", "#find")
+    field.send_keys("glit")
+    assert set(visible(browser)) == {"glit_tiny", "glit_small", "glit_base"}
+    assert browser.find_element("css selector", "#count").text == f"3 of {len(NAMES)}"
+    lit = browser.find_elements("css selector", ".point:not(.off)")
+    assert {point.get_attribute("data-name") for point in lit} == {"glit_tiny"}
+    field.clear()
+    field.send_keys(" ")
+    click(browser, "input[value=s3]")
+    assert set(visible(browser)) == {name for name in NAMES if not name.startswith("s3_")}
+    click(browser, "input[value=s3]")
+    click(browser, "#trained")
+    trained = {"s3_nano", "s3_tiny", "s3_small", "s3_base", "autoformer_tiny", "autoformer_small", "autoformer_base"}
+    assert set(visible(browser)) == trained
+    errors = [entry for entry in browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
+    assert errors == []
