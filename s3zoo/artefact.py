@@ -184,6 +184,11 @@ def load_config(folder: str | Path, *, verify: bool = False, plain: bool = False
         raise ValueError(f"{str(path)!r} is not valid JSON ({error}); write the model again.") from None
     ours: Any = config.get("s3zoo") if isinstance(config, dict) else None
     args: Any = config.get("model_args") if isinstance(config, dict) else None
+    if isinstance(ours, dict) and ours.keys() == {"provenance"}:  # by `s3zoo train`
+        raise ValueError(
+            f"{str(path)!r} describes {config.get('architecture')!r}, a network of timm's own, which has no genome; "
+            "timm loads it as it is, and timm.models.push_to_hf_hub publishes it."
+        )
     if not (isinstance(ours, dict) and isinstance(args, dict) and ("arch" in args or (plain and "arch" in ours))):
         raise ValueError(f"{str(path)!r} was not written by s3zoo; give a folder that save_model wrote.")
     if "arch" in args and ours.get("schema_version") != SCHEMA_VERSION:

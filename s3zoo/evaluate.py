@@ -50,7 +50,7 @@ def main(argv: list[str] | None = None) -> int:
     add("--root", default="", help="with a dataset's name: where it is, or is to be downloaded to")
     add("--download", action="store_true", help="let torchvision download the dataset")
     add("--split", help="which split (default: the test or validation split)")
-    add("--limit", type=int, default=0, metavar="N", help="only the first N images of an order mixed by hash (0: all)")
+    add("--limit", type=int, default=0, metavar="N", help="only N images, drawn at random and always the same (0: all)")
     add("--batch-size", type=int, default=32)
     add("--workers", type=int, default=0)
     add("--threads", type=int, default=0, help="of the CPU (0: as torch has them)")

@@ -25,10 +25,12 @@ from s3zoo import cost
 from s3zoo.arch import Arch
 from s3zoo.models import ladder
 from s3zoo.models.ladder import build_tower, tower_features
+from s3zoo.search import pipeline
 from s3zoo.search.command import plan
 from s3zoo.search.config import SearchRun
 from s3zoo.search.latency import LatencyTable
 from s3zoo.search.pipeline import Search
+from s3zoo.search.space_search import Decision
 from s3zoo.space import S4_CLIP, Space
 from s3zoo.supernet import Supernet
 from s3zoo.training import features
@@ -318,6 +320,22 @@ def test_s3_moves_decoders_too(tmp_path: Path) -> None:
     assert {row["name"] for row in decisions[0]["dims"]} == {"depth", "embed_dim", "num_heads", "mlp_ratio"}
 
 
+def test_backtracking_to_deeper_decoders(tmp_path: Path, monkeypatch) -> None:
+    """The space that is left read fewer layers of the tower than the one that is searched in the end."""
+
+    def shallower(space: Space, *args: Any, **kwargs: Any) -> Decision:
+        return Decision(space.replaced({"depth": (2,)}), True, "", {"dims": []})
+
+    monkeypatch.setattr(pipeline.spaces, "s3_decide", shallower)
+    monkeypatch.setattr(pipeline.spaces, "backtrack", lambda *args: 0)
+    settings = ("space_search.method=s3", "space_search.samples=2", "space_search.iterations=1", "supernet.epochs=1")
+    settings += ("space_search.backtrack=true", "final.mode=inherit", "arch_search.budgets=()")
+    result = search(config("debug_s4_clip", *settings), tmp_path)
+    assert "best" in result["spaces"][0] and "best" not in result["spaces"][1]
+    evaluated = lines(tmp_path / "space0/evaluated.jsonl")
+    assert any(Arch.from_dict(row["arch"]).depths == (3,) for row in evaluated)
+
+
 def test_an_interrupted_cache_is_continued(tmp_path: Path, monkeypatch) -> None:
     """Killed after two secured portions, then stopped by request after another; what is there is not computed again."""
     monkeypatch.setattr(features, "GROUP", 10)
@@ -496,8 +514,7 @@ def test_a_plan_tells_of_the_tower() -> None:
 
 def test_decoders_do_not_grow_deeper_than_their_tower(tmp_path: Path) -> None:
     run = dataclasses.replace(config("debug_s4_clip"), tower=Tower("test_vit", weights="random"))
-    pipeline = Search(run, tmp_path, ONE, Log(tmp_path, tensorboard=False), Stop())
-    space = pipeline._first_space()
+    space = Search(run, tmp_path, ONE, Log(tmp_path, tensorboard=False), Stop())._first_space()
     assert space["depth"].high == 6 and space["depth"].choices == run.space["depth"].choices
     assert space.moved({"depth": 4})["depth"].choices == (6,)
 

@@ -162,6 +162,22 @@ def test_the_card_of_a_search(folder: Path, monkeypatch, capsys) -> None:
     assert "s3zoo export FOLDER --to timm" in text and "import timm" in code(text)[1]
 
 
+def test_the_card_of_a_training(folder: Path) -> None:
+    config = load_config(folder)
+    base = {"name": "s3_tiny", "sha256": "ab" * 32, "license": "mit"}
+    record = {"kind": "train", "mode": "finetune", "base": base, "data": {"name": "torch/cifar10"}}
+    record |= {"teacher": {"name": "resnet50", "sha256": "cd" * 32, "kind": "hard"}}
+    record |= {"metrics": [{**PROVENANCE["metrics"][0], "dataset": "torch/cifar10"}]}
+    config["s3zoo"]["provenance"] = record
+    text = cards.render(config)
+    before = f"s3_tiny (licence mit; sha256 of the network before the first step `{'ab' * 32}`)"
+    assert f"| Began from | {before} |" in text and "## How it was trained" in text
+    assert f"| Teacher | resnet50 (hard labels; sha256 of its weights `{'cd' * 32}`) |" in text
+    data = ModelCard(text).data
+    assert data.datasets == ["uoft-cs/cifar10"] and data.eval_results[0].dataset_type == "uoft-cs/cifar10"
+    assert "Data: CIFAR-10, no licence stated by its authors." in text
+
+
 def test_a_card_says_only_what_is_known(folder: Path) -> None:
     config = load_config(folder)
     published = cards.render(config, repo_id="someone/tiny-digits")

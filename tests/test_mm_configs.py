@@ -19,7 +19,7 @@ from mmengine.registry import MODELS  # noqa: E402
 
 from s3zoo.paths import configs_dir  # noqa: E402
 from s3zoo.transfer.mm import decay_exempt_keys  # noqa: E402
-from s3zoo.transfer.mm.config import load_config, register  # noqa: E402
+from s3zoo.transfer.mm.config import load_config, register, set_classes, without_pretrained  # noqa: E402
 from s3zoo.transfer.mm.flops import parts  # noqa: E402
 
 UPSTREAM = {"mmdet": Path(mmdet.__path__[0]), "mmseg": Path(mmseg.__path__[0])}
@@ -142,6 +142,24 @@ def test_the_header(name: str) -> None:
     assert bool(paper) != ("no figure in" in header.split("Size:")[0])
 
 
+def test_pretrained_is_taken_out_where_it_is() -> None:
+    cfg = Config(dict(model=dict(backbone=dict(type="CSPDarknet", init_cfg=dict(type="Pretrained", checkpoint="x")))))
+    without_pretrained(cfg)
+    assert cfg.model.backbone == dict(type="CSPDarknet", init_cfg=None)  # which does not take `pretrained`
+
+
+def test_one_class_is_for_detectors() -> None:
+    """Pixels with label 0 are not judged: a segmenter of one class would be right everywhere."""
+    cfg = load_config("upernet_s3-tiny_160k_ade20k-512x512")
+    with pytest.raises(ValueError, match="--classes is 'roof' alone"):
+        set_classes(cfg, ["roof"])
+    set_classes(cfg, ["ground", "roof"])
+    assert cfg.model.decode_head.num_classes == 2
+    cfg = load_config("cascade-mask-rcnn_s3-tiny_fpn_1x_coco")
+    set_classes(cfg, ["roof"])
+    assert {head.num_classes for head in cfg.model.roi_head.bbox_head} == {1}
+
+
 # The recipe
 
 
@@ -161,6 +179,9 @@ def test_the_recipe_of_detectors(name: str) -> None:
     assert cfg.optim_wrapper.optimizer == dict(type="AdamW", lr=1e-4, betas=(0.9, 0.999), weight_decay=0.05)
     assert cfg.model.roi_head == heads.model.roi_head and cfg.model.train_cfg == heads.model.train_cfg
     assert cfg.train_dataloader.batch_size * 8 == cfg.auto_scale_lr.base_batch_size == 16
+    family, _, size = name.split("_")[1].partition("-")
+    if family in ("s3", "swin"):
+        assert cfg.model.backbone.drop_path_rate == {"tiny": 0.2, "small": 0.2, "base": 0.3}[size]
     epochs, milestones = (12, [8, 11]) if "_1x_" in name else (36, [27, 33])
     warmup, steps = cfg.param_scheduler
     assert cfg.train_cfg.max_epochs == steps.end == epochs and steps.milestones == milestones and steps.gamma == 0.1

@@ -250,6 +250,7 @@ def test_resuming(detector: Trained, tmp_path: Path) -> None:
     code, _, errors = s3zoo("train_mm", *arguments)
     assert code == 2 and "--resume" in errors
     options = ["--resume", "--cfg-options", "train_cfg.max_epochs=7", "train_cfg.val_interval=9"]
+    options += ["load_from=gone.pth", "model.backbone.pretrained=gone"]  # what the run began with is not needed again
     code, said, errors = s3zoo("train_mm", *arguments, *options)
     assert code == 0, errors
     assert "resumed epoch: 6, iter: 12" in said
@@ -429,4 +430,5 @@ def test_one_real_step(tmp_path: Path) -> None:
     (row,) = [row for row in scalars(tmp_path / "run") if "loss" in row]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(f"{row['time']:.0f} s for the step of {time.perf_counter() - start:.0f} s, {peak:.1f} GB, loss {row['loss']}")
-    assert said.startswith("CascadeRCNN, 85.") and np.isfinite(row["loss"]) and row["loss"] > 0
+    # 85.67M with 80 classes; 78 fewer are 78 x (5 x 1025 + 257) in each of three box and mask heads
+    assert said.startswith("CascadeRCNN, 84.4M") and np.isfinite(row["loss"]) and row["loss"] > 0

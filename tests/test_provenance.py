@@ -13,7 +13,7 @@ import torch
 
 from s3zoo.search.config import SearchRun
 from s3zoo.space import SPACES
-from s3zoo.training.config import Data, Run, load_config, overridden, to_dict
+from s3zoo.training.config import Data, Run, TrainRun, load_config, overridden, to_dict
 from s3zoo.training.distributed import Ranks
 from s3zoo.training.provenance import command, data_name, provenance
 
@@ -40,6 +40,20 @@ def test_the_command_does_the_run_again(name: str, settings: list[str]) -> None:
     assert words[:3] == ["s3zoo", "search", name] and set(words[3::2]) <= {"--set"}
     assert overridden(config(words[2]), words[4::2]) == run
     assert len(words) == 3 + 2 * len(settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("s3_384", ["weights=", "mode=scratch"]),  # in the other order the first would be refused
+        ("digits", ["mode=finetune", "freeze=1", "weights=runs/x"]),
+        ("digits", ["data.classes=('3',)", "distil.teacher=runs/y", "train.ema=0.9"]),
+    ],
+)
+def test_the_command_does_the_training_again(name: str, settings: list[str]) -> None:
+    run = overridden(load_config(name, TrainRun, "train"), settings)
+    words = shlex.split(str(command("train", run)))
+    assert overridden(load_config(words[2], TrainRun, "train"), words[4::2]) == run
 
 
 def test_what_a_command_cannot_say(tmp_path: Path) -> None:

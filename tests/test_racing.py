@@ -3,17 +3,26 @@
 import itertools
 import random
 from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from s3zoo.arch import Arch
+from s3zoo.search import racing
+from s3zoo.search.evaluate import RacingEvaluator
 from s3zoo.search.evolution import Evolution, search
 from s3zoo.search.racing import Race, Score
 from s3zoo.space import Dim, Space
+from s3zoo.training.checkpoint import Records
+from s3zoo.training.distributed import Ranks
+from s3zoo.training.log import Log
+from s3zoo.training.loop import Stop
 
 Genome = tuple[int, ...]  # a race asks nothing of an architecture: here it is one of four genes per block
 
@@ -263,6 +272,73 @@ def test_a_race_goes_on_from_what_was_kept() -> None:
     assert half == whole and after.known == race.known and before.forwards + after.forwards == race.forwards
     with pytest.raises(ValueError, match="of 2008 images, but there are 100"):
         Race(100, world.correct).remember(asked[0][0], before.answers(asked[0][0]))
+
+
+def test_processes_follow_the_first_one() -> None:
+    """Sums that differ a little between machines must not let them drop different networks."""
+    world = World(8, 0.3, 2000, seed=10)
+    asked = world.generations(3, 40)
+    decisions: list[Any] = []
+
+    def decided(value: Any) -> Any:
+        decisions.append(value)
+        return value
+
+    first, _ = raced(world, asked, agreed=decided)
+    rng = np.random.default_rng(0)
+
+    def followed(value: Any) -> Any:
+        assert [part.shape for part in value] == [part.shape for part in decisions[0]]
+        return decisions.pop(0)
+
+    estimates = racing._Sampling.estimates
+
+    def shaken(self: Any, right: np.ndarray) -> Any:
+        estimate, variance = estimates(self, right)
+        return estimate + rng.normal(0, 0.3, estimate.shape), variance
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(racing._Sampling, "estimates", shaken)
+        alone, _ = raced(world, asked)
+        second, _ = raced(world, asked, agreed=followed)
+    assert second == first != alone and not decisions
+
+
+def test_an_evaluator_replays_what_was_known_when(tmp_path: Path) -> None:
+    """Two searches share a race; the second scores in full what the first has only an estimate of."""
+    space = Space("racing", "autoformer", tuple(
+        Dim(gene, choices, (1,), per_block=len(choices) > 1)
+        for gene, choices in {
+            "depth": (5,), "embed_dim": (8,), "num_heads": (1, 2), "mlp_ratio": (1, 2), "head_dim": (4,)
+        }.items()
+    ))  # fmt: skip
+    world, rng = World(5, 3, 1000, seed=11), random.Random(0)
+    archs = list(dict.fromkeys(space.sample(rng) for _ in range(60)))
+
+    class Recorded(RacingEvaluator):
+        def correct(self, arch: Arch, images: np.ndarray) -> np.ndarray:
+            genes = tuple(int(2 * b.num_heads + b.mlp_ratio - 3) for b in arch.stages[0].blocks)  # type: ignore[union-attr]
+            return world.right(genes)[images]
+
+    def evaluator() -> Recorded:
+        fakes: list[Any] = [SimpleNamespace(img_size=32), SimpleNamespace(search_size=1000)]
+        ranks, records = Ranks(0, 1, torch.device("cpu")), Records(tmp_path / "evaluated.jsonl")
+        return Recorded(*fakes, ranks, Log(None, speaks=False), records, Stop(), price=lambda arch: {}, seed=0, keep=5)
+
+    whole = evaluator()
+    first = whole.generation(archs, [])
+    known = dict(whole.scores)
+    estimated = [arch for arch in archs if whole.identity(arch) not in known]
+    second = whole.generation(estimated[:6], [])
+    assert whole.scores.keys() - known.keys()  # an estimate that has become a full score
+
+    again = evaluator()
+    assert again.scores == {} and again.generation(archs, []) == first and again.scores == known
+    assert again.generation(estimated[:6], []) == second and again.scores == whole.scores
+    more = archs[-3:]
+    assert again.generation(more, archs[:5]) == whole.generation(more, archs[:5])
+    with pytest.raises(ValueError, match="are not those that this search asks for"):
+        evaluator().generation(archs[::-1], [])
 
 
 def test_few_images_are_simply_all_seen() -> None:

@@ -8,9 +8,6 @@ import numpy as np
 import pytest
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-pytestmark = pytest.mark.skipif(
-    not (BENCHMARKS / "data" / "cifar10_correctness.npz").exists(), reason="run benchmarks/record_correctness.py"
-)
 
 
 @pytest.fixture

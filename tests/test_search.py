@@ -277,10 +277,14 @@ def test_many_budgets_share_one_supernet_and_its_scores(tmp_path):
 
 def test_racing_resumes_between_generations(tmp_path, monkeypatch):
     run = quick(toy())
-    run = dataclasses.replace(run, arch_search=dataclasses.replace(run.arch_search, racing=True))
+    run = dataclasses.replace(
+        run, arch_search=dataclasses.replace(run.arch_search, racing=True, budgets=("params<=6K", "params<=5K")),
+        data=dataclasses.replace(run.data, holdout=500),
+    )  # fmt: skip
     whole = search(run, tmp_path / "whole")
     rows = [json.loads(line) for line in (tmp_path / "whole/space0/evaluated.jsonl").read_text().splitlines()]
-    assert sum("race" in row for row in rows) == 3 and whole["winners"][0]["params"] <= 6_000
+    assert sum("race" in row for row in rows) == 2 * 3 and whole["winners"][0]["params"] <= 6_000
+    assert any("arch" in row and not row["full"] for row in rows)  # some were dropped
     winner = Arch.from_dict(json.loads((tmp_path / "whole/space0/search-0/winner.json").read_text())["arch"])
     assert any("arch" in row and row["full"] and Arch.from_dict(row["arch"]) == winner.effective(8) for row in rows)
 
@@ -288,7 +292,7 @@ def test_racing_resumes_between_generations(tmp_path, monkeypatch):
 
     def interrupted(self, archs, parents):
         calls.append(None)
-        if len(calls) == 3:
+        if len(calls) == 6:  # the last of the second budget
             self._records.append([{"arch": archs[0].to_dict(), "accuracy": 0.0, "full": True, "images": 1}])
             raise KeyboardInterrupt  # in the middle of a generation
         return generation(self, archs, parents)

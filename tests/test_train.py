@@ -21,6 +21,8 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from toy_train import ARCH, DIGITS, config
 
+from s3zoo import cards
+from s3zoo.artefact import load_config as load_model_config
 from s3zoo.cli import main as cli
 from s3zoo.training.accuracy import accuracy
 from s3zoo.training.config import Data, Train, TrainRun, load_config, to_dict
@@ -283,7 +285,10 @@ def test_two_processes_are_one(toy, tmp_path):
 def test_a_network_of_timm_is_saved_in_its_own_layout(tmp_path):
     run = changed(model="resnet10t", model_args={}, img_size=32, train_limit=32, epochs=1)
     result = train(run, tmp_path)
+    with pytest.raises(ValueError, match="'resnet10t', a network of timm's own, which has no genome"):
+        load_model_config(tmp_path / "model")
     model = timm.create_model(f"local-dir:{tmp_path / 'model'}", pretrained=True)
+    assert "tag" not in json.loads((tmp_path / "model/config.json").read_text())["pretrained_cfg"]
     assert model.pretrained_cfg["label_names"] == list("0123456789") and model.conv1[0].weight.shape[1] == 1
     data = ImageData(dataclasses.replace(DIGITS, img_size=32), 0)
     assert accuracy(model, data.test_batches(), torch.device("cpu")) == result["test"]
@@ -320,7 +325,10 @@ def test_a_folder_in_one_command(five, folder, tmp_path):
     assert "16 images of 2 classes at 8 x 8" in said and "of 8 test images" in said
     described = json.loads((tmp_path / "model/config.json").read_text())
     assert described["pretrained_cfg"]["label_names"] == ["bright", "dark"] and described["num_classes"] == 2
-    assert described["s3zoo"]["provenance"]["base"]["name"] == five.name
+    base = described["s3zoo"]["provenance"]["base"]
+    assert base["name"] == five.name
+    row = f"| Began from | {five.name} (licence not known; sha256 of the network before the first step `"
+    assert row in cards.render(described) and "| Mode | finetune |" in cards.render(described)
     assert str(tmp_path) not in (tmp_path / "model/config.json").read_text()
     code, said = command(*words, "--set", "train.lr=1e-4")
     assert code == 2 and "differs in" in said and "train.lr" in said
@@ -381,6 +389,17 @@ def test_a_named_dataset_may_lie_in_folders(folder):
     data = find_data("pets", str(folder))
     assert (data.name, data.root, data.train_split, data.img_size) == ("", str(folder), "train", 384)
     assert find_data("pets", "elsewhere").name == "torch/oxford_iiit_pet"
+
+
+@pytest.mark.parametrize("recipe", ["transfer", "s4_scratch", "digits"])
+def test_a_folder_takes_the_place_of_a_recipes_dataset(folder, tmp_path, recipe):
+    like = load_config(recipe, TrainRun, "train").data
+    data = find_data(str(folder), like=like)
+    assert (data.name, data.root, data.num_classes) == ("", str(folder), 0)
+    assert (data.train_split, data.test_split) == ("train", "test")
+    assert (data.img_size, data.mixup) == (like.img_size, like.mixup)
+    if recipe != "digits":  # no images in it: where the recipe's own dataset lies
+        assert find_data(str(tmp_path), like=like) == dataclasses.replace(like, root=str(tmp_path))
 
 
 def test_tiny_imagenet_as_it_is_unpacked(tmp_path):

@@ -612,6 +612,7 @@ def test_predict_and_eval(trained, tmp_path, capsys, monkeypatch):
     assert "1 question ids do not exist (first: 4)" in said(capsys, "eval", "--results", results, "--data", root)
     refused = said(capsys, "eval", "--results", rows and tmp_path / "vqa_test-std_results.json", "--data", root)
     assert "3 question ids do not exist" in refused
+    monkeypatch.setattr("s3zoo.transfer.vqa.run.predict", None)  # refused before the work, not after it
     assert "has no answers" in said(capsys, "eval", folder, "--data", root, "--split", "test-std")
     assert "one of the two" in said(capsys, "eval")
     assert "two controls" in said(capsys, "eval", folder, "--blank-images", "--shuffle-images")
@@ -634,6 +635,8 @@ def test_broken_data_is_named_in_one_line(tmp_path, capsys):
     root = write_vqa_v2(tmp_path / "a")
     assert "answer vocabulary is empty" in train(root, "--set", "data.min_occurrences=100")
     assert "no split 'tests'" in train(root, "--set", "data.val_split=tests")
+    write_vqa_v2(root, "test2015")
+    assert "The split 'test-std' has no answers" in train(root, "--set", "data.val_split=test-std")
 
     annotations = root / "v2_mscoco_train2014_annotations.json"
     whole = annotations.read_text()

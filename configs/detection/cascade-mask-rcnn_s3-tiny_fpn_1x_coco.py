@@ -10,6 +10,6 @@ Command:   torchrun --nproc-per-node 8 tools/train_mm.py cascade-mask-rcnn_s3-ti
 
 _base_ = "./_base_/cascade-mask-rcnn_1x_coco.py"
 model = dict(
-    backbone=dict(model="s3_tiny", drop_path_rate=0.1),
+    backbone=dict(model="s3_tiny", drop_path_rate=0.2),
     neck=dict(in_channels=[96, 192, 384, 768]),
 )

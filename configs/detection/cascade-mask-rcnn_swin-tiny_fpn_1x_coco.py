@@ -12,6 +12,6 @@ A baseline of the paper, under the recipe and through the wrapper of S3.
 
 _base_ = "./_base_/cascade-mask-rcnn_1x_coco.py"
 model = dict(
-    backbone=dict(model="swin_tiny_patch4_window7_224", drop_path_rate=0.1),
+    backbone=dict(model="swin_tiny_patch4_window7_224", drop_path_rate=0.2),
     neck=dict(in_channels=[96, 192, 384, 768]),
 )

@@ -2,7 +2,7 @@
 
 Command:  make search          (= python tools/search.py digits)
 Expected: 97.6 +- 0.5 % of the test images (5 seeds, measured; docs/results.md)
-Cost:     5 minutes on two cores that others were using
+Cost:     about 2 minutes of one core
 """
 
 from s3zoo.search.config import ArchSearch, Final, SearchRun

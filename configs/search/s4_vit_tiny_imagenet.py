@@ -5,10 +5,9 @@ Cost:      4 x 500 epochs of 703 steps and 300 epochs of retraining; 6.4 x 10^18
            89 GPU-hours at an assumed 20 TFLOP/s. The paper names no hardware.
 Command:   torchrun --nproc-per-node 4 tools/search.py s4_vit_tiny_imagenet --data /path/to/tiny_imagenet
 
-The folder holds train/<class>/ and val/<class>/. In the archive as published the images lie in train/<class>/images/
-and, with a list of labels, in val/images/: move them into class folders first. Or, with `pip install datasets` (not
-tried here): `--set data.name=hfds/zh-plus/tiny-imagenet --set data.test_split=valid` instead of --data. The labelled
-validation images are the test, as everywhere for this dataset.
+The folder is tiny-imagenet-200 as its archive unpacks, or holds train/<class>/ and val/<class>/. Or, with
+`pip install datasets` (not tried here): `--set data.name=hfds/zh-plus/tiny-imagenet --set data.test_split=valid`
+instead of --data. The labelled validation images are the test, as everywhere for this dataset.
 """
 
 import dataclasses

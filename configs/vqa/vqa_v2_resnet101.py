@@ -3,7 +3,8 @@
 Command:  torchrun --nproc-per-node 8 tools/vqa.py train vqa_v2_resnet101 --data /path/to/vqa_v2
           then: python tools/vqa.py predict runs/vqa_v2_resnet101/model --data /path/to/vqa_v2
 Paper:    65.44 test-dev, 65.71 test-std (S3 Table 4; not reproduced here)
-Cost:     12,800 steps of 512 images with 4 questions each; untested here: it needs GPUs, BERT and ImageNet weights
+Cost:     at least 12,840 steps of 512 images with 4 questions each (658,111 questions; an image's last group of four
+          is filled up, which adds some); untested here: it needs GPUs, BERT and ImageNet weights
 To have numbers without the server: --set "data.train_splits=('train',)" --set data.val_split=val
 """
 

@@ -85,12 +85,13 @@ def _metadata(facts: Facts) -> ModelCardData:
     data["tags"] = ["image-classification", "timm", "s3zoo", facts.arch.family]
     if facts.licence:
         data["license"] = facts.licence
-    hub_id = DATASETS.get(facts.dataset or "", (None, None, None))[2]
+    hub_id = _hub_id(facts.dataset or "")
     if hub_id and facts.has_weights:
         data["datasets"] = [hub_id]
     results = [
         EvalResult(
-            task_type="image-classification", dataset_type=m["dataset"], metric_type="accuracy",
+            task_type="image-classification", dataset_type=_hub_id(m["dataset"]) or m["dataset"],
+            metric_type="accuracy",
             dataset_name=DATASETS.get(m["dataset"], (m["dataset"],))[0], metric_value=_rounded(m["value"]),
             metric_name=METRICS.get(m["metric"], m["metric"]), dataset_split=m["split"],
             metric_args={"images": m.get("images"), "interval_95": [_rounded(m.get("low")), _rounded(m.get("high"))]},
@@ -101,6 +102,10 @@ def _metadata(facts: Facts) -> ModelCardData:
     if results:
         data |= {"metrics": ["accuracy"], "model_name": facts.title, "eval_results": results}
     return ModelCardData(**data)
+
+
+def _hub_id(dataset: str) -> str | None:
+    return DATASETS.get(dataset, (None, None, None))[2]
 
 
 # Sections
@@ -221,7 +226,9 @@ def _origin(facts: Facts) -> list[tuple[str, str]]:
         "Budget": p.get("budget"),
         "First space": p.get("space"),
         "Finish": p.get("final"),
-        "Began from": p.get("base"),
+        "Mode": p.get("mode"),
+        "Began from": _base(p.get("base")),
+        "Teacher": _teacher(p.get("teacher")),
         "Supernet": _file(p.get("supernet")),
         "Converted from": _file(p.get("converted_from")),
         "Cost": ", ".join(cost),
@@ -234,6 +241,17 @@ def _origin(facts: Facts) -> list[tuple[str, str]]:
 
 def _file(record: dict[str, str] | None) -> str:
     return f"{record['file']} (sha256 `{record['sha256']}`)" if record else ""
+
+
+def _base(record: dict[str, Any] | None) -> str:
+    if not record:
+        return ""
+    terms = record.get("license") or "not known"
+    return f"{record['name']} (licence {terms}; sha256 of the network before the first step `{record['sha256']}`)"
+
+
+def _teacher(record: dict[str, Any] | None) -> str:
+    return f"{record['name']} ({record['kind']} labels; sha256 of its weights `{record['sha256']}`)" if record else ""
 
 
 def _trajectory(visited: list[dict[str, Any]]) -> str:

@@ -18,8 +18,8 @@ from s3zoo.models import ENTRYPOINTS, MODELS
 DATASETS: dict[str, tuple[str, str, str | None]] = {
     "ImageNet-1k": ("ImageNet-1k", "research and education only, by its terms of access", "imagenet-1k"),
     "digits": ("digits (scikit-learn; UCI Optical Recognition of Handwritten Digits)", "cc-by-4.0", None),
-    "cifar10": ("CIFAR-10", "no licence stated by its authors", "uoft-cs/cifar10"),
-    "cifar100": ("CIFAR-100", "no licence stated by its authors", "uoft-cs/cifar100"),
+    "torch/cifar10": ("CIFAR-10", "no licence stated by its authors", "uoft-cs/cifar10"),
+    "torch/cifar100": ("CIFAR-100", "no licence stated by its authors", "uoft-cs/cifar100"),
 }
 NO_WEIGHTS, TO_CONVERT = "none", "authors' file, to convert"
 

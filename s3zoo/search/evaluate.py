@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -20,7 +21,8 @@ from s3zoo.training.loop import Interrupted, Stop
 
 __all__ = ["Evaluator", "RacingEvaluator", "accuracy", "hits", "wilson"]
 
-CHUNK = 16  # architectures per rank between two records
+CHUNK = 16  # architectures per rank between two records,
+SECONDS = 20.0  # or as many as take about so long: a kill loses no more
 
 
 class Evaluator:
@@ -71,13 +73,17 @@ class Evaluator:
         new = [arch for arch in wanted if arch not in self.scores]
         meter = self.log.progress(self.name, len(new))
         every = np.arange(self.data.search_size)
-        step = CHUNK * self.ranks.world
-        for start in range(0, len(new), step):
-            chunk = new[start : start + step]
+        start, size = 0, 1
+        while start < len(new):
+            begun = time.monotonic()
+            chunk = new[start : start + size * self.ranks.world]
             own = [float(self.correct(arch, every).mean() * 100) for arch in self.ranks.share(chunk)]
             self.add(zip(chunk, self.ranks.gather(own), strict=True))
-            meter.update(min(start + step, len(new)), best=max(self.scores.values()))
+            start += len(chunk)
+            meter.update(start, best=max(self.scores.values()))
             self.pause()
+            each = max(self.ranks.gather([time.monotonic() - begun])) / size  # ranks must agree
+            size = max(1, min(CHUNK, int(SECONDS / max(each, 1e-3))))
         self.log.close_progress()
         return [self.scores[self.identity(arch)] for arch in archs]
 
@@ -100,7 +106,11 @@ class RacingEvaluator(Evaluator):
 
     def __init__(self, *args: Any, seed: int, keep: int, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._race = Race(self.data.search_size, self._answers, seed=seed, keep=keep, identity=self.identity)
+        self.keep = keep
+        self._race = Race(
+            self.data.search_size, self._answers, seed=seed, keep=keep, identity=self.identity,
+            agreed=self.ranks.from_first,
+        )  # fmt: skip
         self._statistics: dict[Arch, dict[str, Tensor]] = {}
         self._replayed: list[list[dict[str, Any]]] = []  # generations of an earlier process, in their order
         generation: list[dict[str, Any]] = []
@@ -114,12 +124,7 @@ class RacingEvaluator(Evaluator):
                 generation.append(row)
         self._records.cut(whole)
         self._replayed.reverse()
-        self.scores = {}
-        for row in (row for rows in reversed(self._replayed) for row in rows if row["full"]):
-            arch = Arch.from_dict(row["arch"])
-            self.scores[arch] = row["accuracy"]
-            if "answers" in row:
-                self._race.remember(arch, row["answers"])
+        self.scores = {}  # of full scores, filled as generations are replayed
 
     def ready(self, arch: Arch) -> nn.Module:
         """Statistics of batch norms are kept: a race asks about the same subnet again and again."""
@@ -134,13 +139,14 @@ class RacingEvaluator(Evaluator):
         return model.eval()
 
     def _answers(self, archs: Sequence[Arch], images: np.ndarray) -> np.ndarray:
+        self.pause()
         own = [self.correct(arch, images) for arch in self.ranks.share(list(archs))]
         return np.stack(self.ranks.gather(own))
 
     def generation(self, archs: Sequence[Arch], parents: Sequence[Arch]) -> list[float]:
         """Scores of a generation; those who cannot become parents get an estimate below the parents' scores."""
         if self._replayed:
-            return [row["accuracy"] for row in self._replayed.pop()]
+            return self._replay(archs)
         exact = [self.scores[self.identity(a)] for a in parents if self.identity(a) in self.scores]
         scores = self._race(archs, exact)
         rows: list[dict[str, Any]] = []
@@ -151,5 +157,22 @@ class RacingEvaluator(Evaluator):
                 row["answers"] = self._race.answers(arch)
             rows.append(row | self.price(arch))
         self._records.append([*rows, {"race": {"forwards": self._race.forwards}}])
+        self._statistics.clear()
         self.pause()
         return [score.accuracy for score in scores]
+
+    def _replay(self, archs: Sequence[Arch]) -> list[float]:
+        """The scores of a generation of an earlier process. Full scores become known in the order they did there: an
+        estimate of one search may be a full score of a later one."""
+        rows = self._replayed.pop()
+        recorded = [Arch.from_dict(row["arch"]) for row in rows]
+        if recorded != [self.identity(arch) for arch in archs]:
+            raise ValueError(
+                f"{self.name}: the networks in evaluated.jsonl are not those that this search asks for; another version"
+                " of s3zoo wrote them, so give another --out."
+            )
+        for arch, row in zip(recorded, rows, strict=True):
+            if "answers" in row:
+                self.scores[arch] = row["accuracy"]
+                self._race.remember(arch, row["answers"])
+        return [row["accuracy"] for row in rows]

@@ -4,11 +4,12 @@ Every phase leaves its result in the run's folder and is passed over when it is 
 on wherever the last one ended:
 
     run.json                 config, data fingerprint, tower, versions, commit
-    space0/ space1/ …        one folder per visited space: space.json, supernet/ (checkpoints), scores.jsonl
+    space0/ space1/ …        one folder per visited space: space.json, supernet/ (checkpoints), scores.jsonl (space
+                             search), evaluated.jsonl (architecture search, all budgets)
     space_search.jsonl       the decision of every iteration, complete enough to be recomputed by hand
     features/                what a decoder's frozen tower made of the images, if that is kept (tower.cache)
     latency.json             where a budget limits latency: the milliseconds of every block, measured once
-    space…/search-0/         the architecture search of budget 0: evaluated.jsonl, winner.json, pareto.json, finish-…/
+    space…/search-0/         the architecture search of budget 0: winner.json, pareto.json, finish-…/
     model/                   the exported network (model-0/, model-1/ … with several budgets)
     result.json              what was found; written last, after the test images were opened, once
 """
@@ -154,6 +155,7 @@ class Search:
             last = spaces.backtrack(visited[: len(supernets)], self._some_feasible)
             if last < len(supernets) - 1:
                 self.log.say(f"backtracked to space{last}: the later ones have no network within the budget")
+                self._reach(visited[last])
         if config.audit:
             self._audit(supernets[last], self.folder / f"space{last}", config.audit)
         found = self._search_space(supernets[last], self.folder / f"space{last}")
@@ -215,8 +217,7 @@ class Search:
     def _supernet(self, space: Space, place: Path, previous: Supernet | None) -> Supernet:
         """The trained supernet of a space."""
         self._measure(space)
-        if isinstance(self.data, FeatureData):
-            self.data.reach(space.largest().depths[0])
+        self._reach(space)
         if self.run.supernet_weights:
             return self._published(space, place)
         train = self.run.supernet
@@ -248,6 +249,11 @@ class Search:
             at_epoch_end=health,
         )  # fmt: skip
         return supernet
+
+    def _reach(self, space: Space) -> None:
+        """Let the features of a frozen tower have the layers that this space's decoders read."""
+        if isinstance(self.data, FeatureData):
+            self.data.reach(space.largest().depths[0])
 
     def _published(self, space: Space, place: Path) -> Supernet:
         """The supernet of a file, as it is; the file must stay the same while the run lasts."""
@@ -306,7 +312,7 @@ class Search:
         options = self.run.arch_search
         common: dict[str, Any] = {"price": self.pricer, "calibration_images": options.calibration_images, "name": name}
         if racing:
-            common |= {"seed": number(self.run.seed, "race"), "keep": options.parents}
+            common |= {"seed": number(self.run.seed, "race"), "keep": max(options.parents, self.run.final.top)}
         kind = RacingEvaluator if racing else Evaluator
         return kind(supernet, self.data, self.ranks, self.log, records, self.stop, **common)
 
@@ -356,7 +362,7 @@ class Search:
         generation = 0
         while archs := engine.ask():
             if isinstance(evaluate, RacingEvaluator):
-                scores = evaluate.generation(archs, [arch for arch, _ in engine.top(self.run.arch_search.parents)])
+                scores = evaluate.generation(archs, [arch for arch, _ in engine.top(evaluate.keep)])
             else:
                 scores = evaluate(archs)
             engine.tell(list(zip(archs, scores, strict=True)))

@@ -18,7 +18,7 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Callable, Hashable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -44,6 +44,8 @@ class Race:
     A candidate is dropped when it is not among the `keep` best (of incumbents and candidates) and the percentage
     points by which it is expected to surpass the worst of them, E[max(0, difference)], are below `tolerance`.
     Estimates are not remembered; full scores are, in `known`, so that several searches in a supernet may share a race.
+    Where several processes race on the same answers, `agreed` gives all of them the first one's decision: sums may
+    differ in the last bit between machines.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Race:
         growth: float = 1.2,
         pilots: int = 5,
         identity: Callable[[Arch], Hashable] = lambda arch: arch,
+        agreed: Callable[[Any], Any] = lambda value: value,
     ) -> None:
         first = max(64, total_images // 40) if first is None else first
         if min(total_images, keep, first) < 1 or pilots < 2 or growth <= 1 or tolerance < 0:
@@ -74,6 +77,7 @@ class Race:
         self.growth = growth
         self.pilots = pilots
         self.identity = identity
+        self.agreed = agreed
         self.forwards = 0
         self.known: dict[Hashable, float] = {}
         self._uniform = 1 - np.random.default_rng(seed).random(total_images)  # in (0, 1]
@@ -129,7 +133,7 @@ class Race:
             estimate, variance = sampling.estimates(right)
             bound, holder = self._bound(exact, estimate)
             loss = _expected_excess(estimate - bound, np.sqrt(variance(holder)))
-            stay = (loss >= self.tolerance) | (estimate >= bound)
+            estimate, stay = self.agreed((estimate, (loss >= self.tolerance) | (estimate >= bound)))
             dropped |= {int(i): (float(e), seen) for i, e, s in zip(live, estimate, stay, strict=True) if not s}
             live, right = live[stay], right[stay]
             if not len(live):

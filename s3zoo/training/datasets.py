@@ -40,24 +40,36 @@ DATASETS = {
 
 
 def find_data(spec: str, root: str = "", download: bool = False, like: Data = AS_MODEL) -> Data:
-    """The dataset that `--data` names; a folder is seen as `like` says."""
+    """The dataset that `--data` names; a folder is seen as `like` says.
+
+    A folder without a training split is where the dataset of `like` lies, if that has a name.
+    """
     if spec in DATASETS:
         data = dataclasses.replace(DATASETS[spec], root=root, download=download)
         if spec == "digits" or not root:
             return data
-        from s3zoo.training.splits import TRAIN_NAMES  # with torch, for which --help should not wait
-
-        place = Path(root).expanduser()
-        if any((place / name).exists() for train in TRAIN_NAMES for name in (train, f"{train}.tar")):
-            return dataclasses.replace(data, name="", train_split="train", test_split="test")
-        return data
+        return _in_folders(data) if _has_training(root) else data
     if spec.startswith(("torch/", "hfds/")):
         return dataclasses.replace(like, name=spec, root=root, download=download, num_classes=0)
     if Path(spec).expanduser().exists():
-        return dataclasses.replace(like, name="" if like.name == "digits" else like.name, root=spec)
+        if like.name == "digits" or (like.name and _has_training(spec)):  # other images than the recipe's
+            like = dataclasses.replace(_in_folders(like), num_classes=0)
+        return dataclasses.replace(like, root=spec)
     near = difflib.get_close_matches(spec, DATASETS, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else "."
     raise ValueError(
         f"--data is {spec!r}, which is neither a folder nor one of {', '.join(DATASETS)}, torch/<dataset>,"
         f" hfds/<dataset>{hint}"
     )
+
+
+def _has_training(root: str) -> bool:
+    """Whether a folder holds a training split, as class folders or a tar file."""
+    from s3zoo.training.splits import TRAIN_NAMES  # with torch, for which --help should not wait
+
+    place = Path(root).expanduser()
+    return place.is_file() or any((place / n).exists() for train in TRAIN_NAMES for n in (train, f"{train}.tar"))
+
+
+def _in_folders(data: Data) -> Data:
+    return dataclasses.replace(data, name="", train_split="train", test_split="test")

@@ -61,10 +61,13 @@ class Teacher:
                 f" has {len(classes)} classes and {data.in_chans} channels; give a teacher that was trained on such"
                 " data."
             )
-        if names is not None and names != list(classes) and sorted(names) == sorted(classes):
+        # Names that timm infers (ImageNet's synsets) may be written otherwise in the data; recorded ones must be these.
+        recorded = bool(model.pretrained_cfg.get("label_names"))
+        if names is not None and names != list(classes) and (recorded or sorted(names) == sorted(classes)):
             raise ValueError(
-                f"The teacher {config.teacher} has the classes of the data in another order ({names[0]!r} first, not"
-                f" {classes[0]!r}); give a teacher that was trained on such data."
+                f"The teacher {config.teacher} has other classes than the data, or has them in another order"
+                f" ({', '.join(names[:3])}, … and not {', '.join(classes[:3])}, …); give a teacher that was trained on"
+                " such data."
             )
         self.config = config
         self.identity = {"name": config.teacher, "sha256": digest(model)}

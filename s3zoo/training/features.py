@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from s3zoo.models.ladder import build_tower, fingerprint, tower_features
 from s3zoo.training.checkpoint import read_json, told_when_full, write_json
 from s3zoo.training.config import Data, Tower
-from s3zoo.training.data import Batch, ImageData, make_loader
+from s3zoo.training.data import Batch, ImageData
 from s3zoo.training.distributed import Ranks
 from s3zoo.training.log import Log
 from s3zoo.training.loop import Interrupted, Stop
@@ -140,14 +140,7 @@ class FeatureData(ImageData):
         def scored(places: list[np.ndarray]) -> Iterator[Batch]:
             return map(super(FeatureData, self).search_at, places)
 
-        def trained(places: list[np.ndarray]) -> Iterator[Batch]:
-            loader = make_loader(self._train, [(0, part) for part in places], self.config.workers)
-            for images, targets, broken in loader:
-                if broken:
-                    self._skip(self.split, self.train_indices[sorted(broken)].tolist(), stop=images is None)
-                yield images, targets
-
-        return scored if kind == "scored" else trained
+        return scored if kind == "scored" else self.train_groups
 
     # What is asked of data
 

@@ -80,10 +80,11 @@ def model_with(spec: str, weights: str, **options: Any) -> Any:
     """The network `spec` with the weights of another model (name or folder) or of a file; they are fitted to it."""
     path = Path(weights).expanduser()
     if path.is_file():
-        state, names, what = read_checkpoint(path), None, f"the file {weights}"
+        state, names, what, licence = read_checkpoint(path), None, f"the file {weights}", None
     else:
         other = open_model(weights)
         state, names, what = other.state_dict(), label_names(other), weights
+        licence = other.pretrained_cfg.get("license")
         options.setdefault("num_classes", other.num_classes)
     plain = open_model(spec, pretrained=False, **options)
     cfg = plain.pretrained_cfg
@@ -99,8 +100,8 @@ def model_with(spec: str, weights: str, **options: Any) -> Any:
         model = open_model(spec, pretrained_cfg_overlay=overlay, **options)
     except ValueError as error:
         raise ValueError(f"The weights of {what} do not fit the model {spec}: {_reason(error)}") from None
-    # What the model says of itself is its own again.
-    model.pretrained_cfg = cfg | {"label_names": names, "num_classes": overlay["num_classes"]}
+    # What the model says of itself is its own again; the licence is that of the weights.
+    model.pretrained_cfg = cfg | {"label_names": names, "num_classes": overlay["num_classes"], "license": licence}
     return model
 
 

@@ -83,7 +83,9 @@ def command(kind: str, run: Run) -> str | None:
     except ValueError:
         return None
     words = ["s3zoo", kind, run.name]
-    for key, value in _changes(shipped, run).items():
+    # Each --set is checked on its own, and a run from scratch may have neither weights nor frozen parts.
+    scratch = getattr(run, "mode", "") == "scratch"
+    for key, value in sorted(_changes(shipped, run).items(), key=lambda change: (change[0] == "mode") is scratch):
         if key == "space":
             value = next((name for name, space in SPACES.items() if space == value), None)
             if value is None:

@@ -152,8 +152,9 @@ class Training:
             record = provenance("train", run, self.folder, self.ranks, metrics=dict(reversed(measured.items())))
             begun = read_json(self.folder / "run.json")
             record |= {"mode": run.mode}
-            # The licence of the weights is for whoever publishes them to say.
+            # The licence of the weights is for whoever publishes them to say; the tag is that of other weights.
             licence = model.pretrained_cfg.pop("license", None)
+            model.pretrained_cfg.pop("tag", None)
             if run.mode != "scratch":
                 base = {"name": _last_name(run.weights or run.model), "sha256": begun["start"], "license": licence}
                 record["base"] = base

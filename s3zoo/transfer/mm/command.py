@@ -24,7 +24,16 @@ from mmengine.runner import Runner, find_latest_checkpoint
 from s3zoo.paths import commit
 from s3zoo.training import distributed
 from s3zoo.transfer.mm import checkpoints
-from s3zoo.transfer.mm.config import check_data, check_keys, first, load_config, plain_text, set_classes, set_data
+from s3zoo.transfer.mm.config import (
+    check_data,
+    check_keys,
+    first,
+    load_config,
+    plain_text,
+    set_classes,
+    set_data,
+    without_pretrained,
+)
 
 MODEL = "model"  # below the work folder: the trained model as safetensors and config
 
@@ -149,6 +158,8 @@ def train(argv: list[str] | None = None) -> int:
             f"{cfg.work_dir!r} holds a run already ({Path(last).name}); go on with --resume or name another --work-dir."
         )
     cfg.resume = bool(last)
+    if last:
+        cfg.load_from = None  # mmengine would resume from there, and not from the run's own checkpoint
     if args.amp:
         if not torch.cuda.is_available():
             raise ValueError("--amp needs a GPU, and torch sees none; leave it out.")
@@ -159,9 +170,10 @@ def train(argv: list[str] | None = None) -> int:
         cfg.auto_scale_lr.enable = True
     try:
         runner = _runner(cfg)
-        net = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        net: Any = runner.model.module if is_model_wrapper(runner.model) else runner.model
         if last:  # mmengine would leave out what does not fit, and fail later
             checkpoints.load_weights(net, checkpoints.read_weights(last), repr(last))
+            net.backbone._is_init = True  # its pretrained weights are not wanted again, and may be gone
         if first():
             size = sum(p.numel() for p in net.parameters())
             print(f"{type(net).__name__}, {size / 1e6:.1f}M parameters; log and checkpoints in {cfg.work_dir}")
@@ -232,7 +244,7 @@ def test(argv: list[str] | None = None) -> int:
         cfg.test_dataloader.dataset.pipeline = cfg.tta_pipeline
     cfg.work_dir = str(args.work_dir)
     _prepare(cfg, args, ("test",))
-    _without_pretrained(cfg)
+    without_pretrained(cfg)
     if args.tta:
         cfg.model = dict(**cfg.tta_model, module=cfg.model)
     try:
@@ -248,11 +260,6 @@ def test(argv: list[str] | None = None) -> int:
     finally:
         distributed.stop()
     return 0
-
-
-def _without_pretrained(cfg: Config) -> None:
-    """The weights come from the checkpoint: nothing to download for the backbone."""
-    cfg.model.backbone.update(pretrained=None, init_cfg=None)
 
 
 def predict(argv: list[str] | None = None) -> int:

@@ -77,6 +77,12 @@ def register(cfg: Config) -> None:
     init_default_scope(cfg.default_scope)
 
 
+def without_pretrained(cfg: Config) -> None:
+    """Nothing to download for the backbone: its weights come from a checkpoint, or are not looked at."""
+    backbone = cfg.model.backbone
+    backbone.update({key: None for key in ("pretrained", "init_cfg") if key in backbone})  # not all know both
+
+
 @contextlib.contextmanager
 def plain_text() -> Iterator[None]:
     """Leave the text of configs as mmengine puts it together: yapf works on it for seconds, at the start of a run and
@@ -117,6 +123,11 @@ def set_classes(cfg: Config, names: Sequence[str]) -> None:
     """Other classes than the dataset's own: for every split and every head of the model."""
     if len(set(names)) != len(names) or not all(names):
         raise ValueError(f"--classes is {','.join(names)!r}, but must be different names separated by commas.")
+    if cfg.default_scope == "mmseg" and len(names) == 1:
+        raise ValueError(
+            f"--classes is {names[0]!r} alone, but pixels with label 0 are not judged, so all others would be right; "
+            "give the background a label and a name of its own."
+        )
     colours = [colorsys.hsv_to_rgb(i / len(names), 0.75, 0.95) for i in range(len(names))]
     palette = [tuple(round(255 * channel) for channel in colour) for colour in colours]
     for _, data in datasets(cfg):

@@ -17,7 +17,7 @@ from pycocotools.mask import encode
 from torch import Tensor
 
 from s3zoo.transfer.mm import checkpoints
-from s3zoo.transfer.mm.config import classes_of, register
+from s3zoo.transfer.mm.config import classes_of, register, without_pretrained
 
 
 class Predictor:
@@ -33,7 +33,7 @@ class Predictor:
     ) -> None:
         register(cfg)
         cfg = cfg.copy()
-        cfg.model.backbone.update(pretrained=None, init_cfg=None)
+        without_pretrained(cfg)
         self.threshold = threshold
         model = revert_sync_batchnorm(MODELS.build(cfg.model))
         checkpoints.load_weights(model, weights, source)

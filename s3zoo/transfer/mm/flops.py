@@ -26,7 +26,7 @@ from mmengine.registry import MODELS
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from s3zoo.transfer.mm.config import load_config, register
+from s3zoo.transfer.mm.config import load_config, register, without_pretrained
 
 BOXES, MASKS = 1000, 100
 DETECTION, SEGMENTATION = (800, 1280), (512, 2048)
@@ -116,7 +116,7 @@ def parts(model: nn.Module, size: tuple[int, int] | None = None) -> list[Part]:
 def report(cfg: Config, size: tuple[int, int] | None = None) -> list[Part]:
     """The parts of a config's model; its pretrained weights are not looked at."""
     cfg = cfg.copy()
-    cfg.model.backbone.update(pretrained=None, init_cfg=None)
+    without_pretrained(cfg)
     register(cfg)
     with torch.device("meta"):
         return parts(MODELS.build(cfg.model), size)

@@ -152,6 +152,12 @@ def _prepared(stored: dict[str, Any]) -> VqaData:
     return VqaData(**plain)
 
 
+def _answered(split: Any, name: str) -> Any:
+    if not split.questions[0].answers:
+        raise ValueError(f"The split {name!r} has no answers to compare with; use `s3zoo vqa predict` for it.")
+    return split
+
+
 def _evaluate(arguments: argparse.Namespace) -> int:
     from s3zoo.training import distributed
     from s3zoo.training.checkpoint import read_json, write_json
@@ -167,16 +173,14 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     try:
         if arguments.results is not None:
             config, name = _data(arguments, ("val", "test"), {})
-            split = read_split(config, name)
+            split = _answered(read_split(config, name), name)
             answers = metric.read_submission(read_json(arguments.results), str(arguments.results))
         else:
             (network, words, vocabulary, _), config, name = _opened(arguments, ("val", "test"))
-            split = read_split(config, name)
+            split = _answered(read_split(config, name), name)
             control = "blank" if arguments.blank_images else "shuffle" if arguments.shuffle_images else ""
             network.to(ranks.device)
             answers = predict(network, words, vocabulary, split, config, ranks, control=control)
-        if not split.questions[0].answers:
-            raise ValueError(f"The split {name!r} has no answers to compare with; use `s3zoo vqa predict` for it.")
         scores = metric.scores(answers, split.humans)
         if ranks.first:
             print(f"{config.name} {name}: {scores_line(scores)}")

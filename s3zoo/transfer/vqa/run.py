@@ -67,13 +67,14 @@ class Training:
         data = run.data
         names = dict.fromkeys([*data.train_splits, *data.vocabulary_splits])
         splits = {name: read_split(data, name) for name in names}
-        unanswered = [name for name, split in splits.items() if not split.questions[0].answers]
+        self.test = read_split(data, data.val_split) if data.val_split else None
+        used = splits if self.test is None else splits | {data.val_split: self.test}
+        unanswered = [name for name, split in used.items() if not split.questions[0].answers]
         if unanswered:
-            raise ValueError(f"The split {unanswered[0]!r} has no answers; train on train and val.")
+            raise ValueError(f"The split {unanswered[0]!r} has no answers; train on and evaluate with train and val.")
         everything = itertools.chain.from_iterable(splits[name].questions for name in data.vocabulary_splits)
         self.answers = answer_vocabulary(everything, data.min_occurrences)
         self.split = limited(joined([splits[name] for name in data.train_splits]), data.train_limit)
-        self.test = read_split(data, data.val_split) if data.val_split else None
         identity = {"data": fingerprint(self.split, self.answers)}
         check_folder(folder, run, **identity)
         claim_folder(folder, run, ranks, **identity)
