@@ -465,6 +465,8 @@ def test_unreadable_images_are_skipped_and_counted(
         "train/cat/005.png", "train/dog/018.png", "train/dog/019.png",
     ]  # fmt: skip
     assert greys(data.test_batches()) == [100, *range(102, 107)]
+    assert [greys([batch]) for batch in data.test_batches(2)] == [[100], [102, 103], [104, 105], [106]]
+    assert [greys([batch]) for batch in data.test_batches(2, first=2)] == [[104, 105], [106]]
     assert len(data.unreadable) == 4
 
 

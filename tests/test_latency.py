@@ -18,6 +18,7 @@ from s3zoo.search.config import ArchSearch
 from s3zoo.search.latency import LatencyTable, Part, parts, plan, space_parts
 from s3zoo.search.pipeline import Search
 from s3zoo.space import GLIT_TINY, S3_INITIAL, S4_SWIN, Space, _autoformer, glit_details, glit_space, s3_space
+from s3zoo.training.checkpoint import Records
 from s3zoo.training.log import Log
 from s3zoo.training.loop import Interrupted, Stop
 
@@ -280,18 +281,38 @@ def test_an_infeasible_latency_is_answered_before_the_training(tmp_path: Path):
 
 
 def test_a_stop_while_measuring(tmp_path: Path, monkeypatch):
-    """Half a measurement is none, and the same command goes on."""
-    stop, timed = Stop(), LatencyTable._timed
+    """Half a measurement is no table, and the same command goes on where it was."""
+    stop, timed, calls = Stop(), LatencyTable._timed, []
+    run = with_budget("latency<=1000000ms")
 
-    def asks(*args):
-        stop.asked = True
+    def counted(*args):
+        calls.append(args)
+        stop.asked = len(calls) == 2
         return timed(*args)
 
-    with monkeypatch.context() as patch, pytest.raises(Interrupted, match="same command"):
-        patch.setattr(LatencyTable, "_timed", asks)
-        Search(with_budget("latency<=1000ms"), tmp_path, ONE, Log(tmp_path, tensorboard=False), stop)()
-    assert LatencyTable.load(tmp_path / "latency.json").entries == {}
-    assert search(with_budget("latency<=1000ms"), tmp_path)["winners"]
+    monkeypatch.setattr(LatencyTable, "_timed", counted)
+    with pytest.raises(Interrupted, match="same command"):
+        Search(run, tmp_path, ONE, Log(tmp_path, tensorboard=False), stop)()
+    part = tmp_path / "latency.part.jsonl"
+    rows = [json.loads(line) for line in part.read_text().splitlines()]
+    assert len(rows) == 2 and not (tmp_path / "latency.json").exists()
+
+    # What was measured counts: the first network's parts, as slow as we say in one of the two rounds.
+    slow = {number for number, _ in rows[0]["ms"]}
+    rows[0]["ms"] = [(number, 1e4) for number in slow]
+    part.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert search(run, tmp_path)["winners"]
+    missing = space_parts(run.space, 8)
+    assert len(calls) == 2 * len(plan(run.space, missing)) and not part.exists()
+    entries = LatencyTable.load(tmp_path / "latency.json").entries
+    blocks = {number for number in slow if missing[number].genes is not None}  # in no other network
+    assert {number for number, key in enumerate(missing) if entries[key] > 1e3} == blocks
+
+    # That of another setting does not.
+    other = LatencyTable.empty(run.space, img_size=8, num_classes=10, in_chans=1, batch_size=2)
+    part.write_text(json.dumps(rows[0]) + "\n")
+    other.cover(run.space, 2, measured=Records(part))
+    assert max(other.entries.values()) < 1e3
 
 
 def test_spaces_that_a_search_moves_to_are_measured_when_visited(tmp_path: Path):

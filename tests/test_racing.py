@@ -1,6 +1,7 @@
 """Racing on synthetic per-image correctness: images with difficulties, networks with skills, correlated answers."""
 
 import itertools
+import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from s3zoo.arch import Arch
-from s3zoo.search import racing
-from s3zoo.search.evaluate import RacingEvaluator
+from s3zoo.search import evaluate, racing
+from s3zoo.search.evaluate import Evaluator, RacingEvaluator
 from s3zoo.search.evolution import Evolution, search
 from s3zoo.search.racing import Race, Score
 from s3zoo.space import Dim, Space
@@ -304,41 +305,97 @@ def test_processes_follow_the_first_one() -> None:
     assert second == first != alone and not decisions
 
 
+SPACE = Space("racing", "autoformer", tuple(
+    Dim(gene, choices, (1,), per_block=len(choices) > 1)
+    for gene, choices in {
+        "depth": (5,), "embed_dim": (8,), "num_heads": (1, 2), "mlp_ratio": (1, 2), "head_dim": (4,)
+    }.items()
+))  # fmt: skip
+WORLD = World(5, 3, 1000, seed=11)
+
+
+class Answered:
+    """Mixed into evaluators: networks of a world instead of subnets. `patience` is how many parts they answer."""
+
+    patience = 10**9
+    parts = 0
+
+    def ready(self, arch: Arch) -> Any:
+        return tuple(int(2 * b.num_heads + b.mlp_ratio - 3) for b in arch.stages[0].blocks)  # type: ignore[union-attr]
+
+    def _hits(self, model: Any, part: np.ndarray) -> np.ndarray:
+        if self.parts == self.patience:
+            raise KeyboardInterrupt
+        self.parts += 1
+        return WORLD.right(model)[part]
+
+
+class Plain(Answered, Evaluator): ...
+
+
+class Racing(Answered, RacingEvaluator): ...
+
+
+def evaluator(kind: Any, folder: Path, **options: Any) -> Any:
+    data = SimpleNamespace(search_size=1000, config=SimpleNamespace(img_size=224))  # parts of 125 images
+    fakes: list[Any] = [SimpleNamespace(img_size=32), data, Ranks(0, 1, torch.device("cpu")), Log(None, speaks=False)]
+    records, unfinished = Records(folder / "evaluated.jsonl"), Records(folder / "evaluated.part.jsonl")
+    return kind(*fakes, records, Stop(), price=lambda arch: {}, unfinished=unfinished, **options)
+
+
+def some_archs(count: int) -> list[Arch]:
+    rng = random.Random(0)
+    return list(dict.fromkeys(SPACE.sample(rng) for _ in range(count)))
+
+
 def test_an_evaluator_replays_what_was_known_when(tmp_path: Path) -> None:
     """Two searches share a race; the second scores in full what the first has only an estimate of."""
-    space = Space("racing", "autoformer", tuple(
-        Dim(gene, choices, (1,), per_block=len(choices) > 1)
-        for gene, choices in {
-            "depth": (5,), "embed_dim": (8,), "num_heads": (1, 2), "mlp_ratio": (1, 2), "head_dim": (4,)
-        }.items()
-    ))  # fmt: skip
-    world, rng = World(5, 3, 1000, seed=11), random.Random(0)
-    archs = list(dict.fromkeys(space.sample(rng) for _ in range(60)))
-
-    class Recorded(RacingEvaluator):
-        def correct(self, arch: Arch, images: np.ndarray) -> np.ndarray:
-            genes = tuple(int(2 * b.num_heads + b.mlp_ratio - 3) for b in arch.stages[0].blocks)  # type: ignore[union-attr]
-            return world.right(genes)[images]
-
-    def evaluator() -> Recorded:
-        fakes: list[Any] = [SimpleNamespace(img_size=32), SimpleNamespace(search_size=1000)]
-        ranks, records = Ranks(0, 1, torch.device("cpu")), Records(tmp_path / "evaluated.jsonl")
-        return Recorded(*fakes, ranks, Log(None, speaks=False), records, Stop(), price=lambda arch: {}, seed=0, keep=5)
-
-    whole = evaluator()
+    archs, options = some_archs(60), {"seed": 0, "keep": 5}
+    whole = evaluator(Racing, tmp_path, **options)
     first = whole.generation(archs, [])
     known = dict(whole.scores)
     estimated = [arch for arch in archs if whole.identity(arch) not in known]
     second = whole.generation(estimated[:6], [])
     assert whole.scores.keys() - known.keys()  # an estimate that has become a full score
 
-    again = evaluator()
+    again = evaluator(Racing, tmp_path, **options)
     assert again.scores == {} and again.generation(archs, []) == first and again.scores == known
     assert again.generation(estimated[:6], []) == second and again.scores == whole.scores
     more = archs[-3:]
     assert again.generation(more, archs[:5]) == whole.generation(more, archs[:5])
     with pytest.raises(ValueError, match="are not those that this search asks for"):
-        evaluator().generation(archs[::-1], [])
+        evaluator(Racing, tmp_path, **options).generation(archs[::-1], [])
+
+
+@pytest.mark.parametrize("racing", [False, True])
+@pytest.mark.parametrize("parts", [1, 9, 45])
+def test_what_was_answered_before_a_crash_is_not_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, racing: bool, parts: int
+) -> None:
+    """Where answers are slow, that is: with every part of a network's images something is recorded."""
+    monkeypatch.setattr(evaluate, "SECONDS", 0.0)
+    archs = some_archs(20)
+    kind, options = (Racing, {"seed": 0, "keep": 5}) if racing else (Plain, {})
+
+    def scores(evaluator: Any) -> list[float]:
+        return evaluator.generation(archs, []) if racing else evaluator(archs)
+
+    whole = evaluator(kind, tmp_path / "whole", **options)
+    expected = scores(whole)
+    assert whole.parts > 60 and (racing or whole.parts == 8 * len(archs))
+
+    cut = evaluator(kind, tmp_path / "cut", **options)
+    cut.patience = parts
+    with pytest.raises(KeyboardInterrupt):
+        scores(cut)
+    again = evaluator(kind, tmp_path / "cut", **options)
+    assert scores(again) == expected
+    assert again.parts == whole.parts - parts
+    records = [(tmp_path / name / "evaluated.jsonl").read_bytes() for name in ("whole", "cut")]
+    assert records[0] == records[1] and not list(tmp_path.rglob("*.part.jsonl"))
+    if not racing:
+        rows = [json.loads(line) for line in records[0].splitlines()]
+        assert [Arch.from_dict(row["arch"]) for row in rows] == [whole.identity(arch) for arch in archs]
 
 
 def test_few_images_are_simply_all_seen() -> None:

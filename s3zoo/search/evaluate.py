@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
 
 from s3zoo.arch import Arch
-from s3zoo.search.racing import Race
+from s3zoo.search.racing import Race, packed, unpacked
 from s3zoo.supernet import Supernet, recalibrate
 from s3zoo.training.accuracy import accuracy, hits, wilson
 from s3zoo.training.checkpoint import Records
@@ -21,20 +22,26 @@ from s3zoo.training.loop import Interrupted, Stop
 
 __all__ = ["Evaluator", "RacingEvaluator", "accuracy", "hits", "wilson"]
 
-CHUNK = 16  # architectures per rank between two records,
+CHUNK = 16  # subnets per rank between two records,
 SECONDS = 20.0  # or as many as take about so long: a kill loses no more
+PART = 512  # images that are scored at once,
+PIXELS = 128 * 224 * 224  # or as many as have so many pixels
 
 
 class Evaluator:
-    """Accuracies (in percent) of a supernet's subnets, kept in a JSONL file."""
+    """Accuracies (in percent) of a supernet's subnets, kept in a JSONL file.
+
+    Answers that are not an accuracy yet are kept in `unfinished`: which of certain images a subnet got right.
+    """
 
     def __init__(
         self, supernet: Supernet, data: ImageData, ranks: Ranks, log: Log, records: Records, stop: Stop, *,
-        price: Callable[[Arch], dict[str, float]], calibration_images: int = 1024, name: str = "scores",
+        price: Callable[[Arch], dict[str, float]], unfinished: Records | None = None, calibration_images: int = 1024,
+        name: str = "scores",
     ) -> None:  # fmt: skip
         self.supernet, self.data, self.ranks, self.log, self.stop = supernet, data, ranks, log, stop
         self.price, self.name = price, name
-        self._records = records
+        self._records, self._unfinished = records, unfinished or Records(None)
         self._calibration_images = calibration_images
         self._said = False
         self.scores: dict[Arch, float] = {
@@ -62,7 +69,11 @@ class Evaluator:
     def correct(self, arch: Arch, images: np.ndarray) -> np.ndarray:
         """Which of these held-out images the subnet classifies rightly."""
         model = self.ready(arch)
-        return np.concatenate([self._hits(model, part) for part in np.array_split(images, -(-len(images) // 512))])
+        return np.concatenate([self._hits(model, part) for part in self._parts(images)])
+
+    def _parts(self, images: np.ndarray) -> list[np.ndarray]:
+        size = max(1, min(PART, PIXELS // self.data.config.img_size**2))
+        return np.array_split(images, -(-len(images) // size))
 
     def _hits(self, model: nn.Module, part: np.ndarray) -> np.ndarray:
         return hits(model, *self.data.search_at(part), self.ranks.device).numpy()
@@ -71,21 +82,48 @@ class Evaluator:
         """The accuracies of these architectures; those that are new are scored, on all ranks together."""
         wanted = list(dict.fromkeys(self.identity(arch) for arch in archs))
         new = [arch for arch in wanted if arch not in self.scores]
-        meter = self.log.progress(self.name, len(new))
-        every = np.arange(self.data.search_size)
-        start, size = 0, 1
-        while start < len(new):
-            begun = time.monotonic()
-            chunk = new[start : start + size * self.ranks.world]
-            own = [float(self.correct(arch, every).mean() * 100) for arch in self.ranks.share(chunk)]
-            self.add(zip(chunk, self.ranks.gather(own), strict=True))
-            start += len(chunk)
-            meter.update(start, best=max(self.scores.values()))
-            self.pause()
-            each = max(self.ranks.gather([time.monotonic() - begun])) / size  # ranks must agree
-            size = max(1, min(CHUNK, int(SECONDS / max(each, 1e-3))))
-        self.log.close_progress()
+        for answered in self.answers(new, np.arange(self.data.search_size)):
+            self.add((arch, float(right.mean() * 100)) for arch, right in answered)
+        self._unfinished.clear()
         return [self.scores[self.identity(arch)] for arch in archs]
+
+    def answers(self, archs: Sequence[Arch], images: np.ndarray) -> Iterator[list[tuple[Arch, np.ndarray]]]:
+        """Which of these images each subnet classifies rightly; in the order of the subnets, as they are complete."""
+        parts = self._parts(images)
+        names = [hashlib.sha256(part.astype("<i8").tobytes()).hexdigest()[:16] for part in parts]
+        known = {(row["arch"], row["images"]): row["right"] for row in self._unfinished.rows}
+        lacking = [arch for arch in archs if any((arch.key, name) not in known for name in names)]
+        own = self._tasks(self.ranks.share(lacking), parts, names, known)
+        meter, given = self.log.progress(self.name, len(archs)), 0
+        while given < len(archs):
+            fresh: list[dict[str, Any]] = []
+            begun, subnets = time.monotonic(), set()
+            for key, name, right in own:
+                fresh.append({"arch": key, "images": name, "right": packed(right)})
+                subnets.add(key)
+                if time.monotonic() - begun > SECONDS or len(subnets) == CHUNK and name == names[-1]:
+                    break
+            news = [row for rows in self.ranks.gather([fresh]) for row in rows]
+            self._unfinished.append(news)
+            known |= {(row["arch"], row["images"]): row["right"] for row in news}
+            answered = []
+            while given < len(archs) and all((archs[given].key, name) in known for name in names):
+                rows = [unpacked(known[archs[given].key, name], len(p)) for name, p in zip(names, parts, strict=True)]
+                answered.append((archs[given], np.concatenate(rows)))
+                given += 1
+            yield answered
+            meter.update(given, **({"best": max(self.scores.values())} if self.scores else {}))
+            self.pause()
+        self.log.close_progress()
+
+    def _tasks(
+        self, archs: Sequence[Arch], parts: list[np.ndarray], names: list[str], known: Container[tuple[str, str]]
+    ) -> Iterator[tuple[str, str, np.ndarray]]:
+        for arch in archs:
+            model = self.ready(arch)
+            for name, part in zip(names, parts, strict=True):
+                if (arch.key, name) not in known:
+                    yield arch.key, name, self._hits(model, part)
 
     def add(self, scored: Iterable[tuple[Arch, float]]) -> None:
         rows = []
@@ -102,7 +140,8 @@ class Evaluator:
 
 
 class RacingEvaluator(Evaluator):
-    """Scores whole generations by racing. A generation is recorded when it is complete, with the state of the race."""
+    """Scores whole generations by racing. A generation is recorded when it is complete, with the state of the race;
+    until then the answers of its networks are kept in `unfinished`."""
 
     def __init__(self, *args: Any, seed: int, keep: int, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -139,9 +178,7 @@ class RacingEvaluator(Evaluator):
         return model.eval()
 
     def _answers(self, archs: Sequence[Arch], images: np.ndarray) -> np.ndarray:
-        self.pause()
-        own = [self.correct(arch, images) for arch in self.ranks.share(list(archs))]
-        return np.stack(self.ranks.gather(own))
+        return np.stack([right for answered in self.answers(archs, images) for _, right in answered])
 
     def generation(self, archs: Sequence[Arch], parents: Sequence[Arch]) -> list[float]:
         """Scores of a generation; those who cannot become parents get an estimate below the parents' scores."""
@@ -157,6 +194,7 @@ class RacingEvaluator(Evaluator):
                 row["answers"] = self._race.answers(arch)
             rows.append(row | self.price(arch))
         self._records.append([*rows, {"race": {"forwards": self._race.forwards}}])
+        self._unfinished.clear()
         self._statistics.clear()
         self.pause()
         return [score.accuracy for score in scores]

@@ -9,7 +9,9 @@ is the mean of a plain and a shifted one. The way to a decoder's first block lea
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
+import json
 import math
 import platform
 import statistics
@@ -25,7 +27,7 @@ from torch import Tensor, nn
 from s3zoo.arch import FAMILIES, Arch, Block, Stage
 from s3zoo.models import MODELS
 from s3zoo.space import Space
-from s3zoo.training.checkpoint import read_json, write_json
+from s3zoo.training.checkpoint import Records, read_json, write_json
 from s3zoo.training.log import Log
 
 SCHEMA_VERSION = 1
@@ -118,9 +120,11 @@ class LatencyTable:
         return [part for part in space_parts(space, self.setting.img_size) if part not in self.entries]
 
     def cover(
-        self, space: Space, *, repeats: int = 10, log: Log | None = None, stopped: Callable[[], bool] = lambda: False
-    ) -> None:
-        """Measure what the table lacks of a space; what it has stays as it is. Nothing is added if stopped halfway."""
+        self, space: Space, repeats: int = 10, *, log: Log | None = None, measured: Records | None = None,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> None:  # fmt: skip
+        """Measure what the table lacks of a space; what it has stays as it is. Nothing is added if stopped halfway,
+        but what was measured until then is in `measured`, where the next attempt takes it up."""
         missing = self.missing(space)
         if not missing:
             return
@@ -132,21 +136,29 @@ class LatencyTable:
                 f"The latency table was measured on {_where(dataclasses.asdict(setting))} and lacks"
                 f" {_show(missing[0])} of space {space.name!r}, but this is {_where(here)}; measure it there."
             )
-        log = log or Log(None, speaks=False)
-        archs = plan(space, missing)
-        samples: dict[Part, list[float]] = {part: [] for part in missing}
+        log, measured = log or Log(None, speaks=False), measured or Records(None)
         rounds = min(ROUNDS, repeats)
-        meter = log.progress(f"latency of {space.name}", rounds * len(archs))
-        for done, (_, arch) in enumerate(itertools.product(range(rounds), archs)):
+        archs = plan(space, missing)
+        order = [arch for _ in range(rounds) for arch in archs]
+        work = [repeats, dataclasses.asdict(setting), *(arch.key for arch in order)]
+        task = hashlib.sha256(json.dumps(work).encode()).hexdigest()[:16]
+        if any(row["task"] != task for row in measured.rows):  # on another device, or already in the table
+            measured.clear()
+        meter = log.progress(f"latency of {space.name}", len(order), len(measured.rows))
+        numbers = {part: i for i, part in enumerate(missing)}
+        for arch in order[len(measured.rows) :]:
             if stopped():
                 break
-            for part, ms in self._timed(arch, math.ceil(repeats / rounds)):
-                if part in samples:
-                    samples[part].append(ms)
-            meter.update(done + 1)
+            times = self._timed(arch, math.ceil(repeats / rounds))
+            measured.append([{"task": task, "ms": [(numbers[part], ms) for part, ms in times if part in numbers]}])
+            meter.update(len(measured.rows))
         log.close_progress()
-        if stopped():
+        if len(measured.rows) < len(order):
             return
+        samples: dict[Part, list[float]] = {part: [] for part in missing}
+        for row in measured.rows:
+            for number, ms in row["ms"]:
+                samples[missing[number]].append(ms)
         self.entries |= {part: float(f"{statistics.median(values):.6g}") for part, values in samples.items()}
         log.say(
             f"latency: {len(missing)} parts of {space.name} measured in {len(archs)} networks on"

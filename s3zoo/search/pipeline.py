@@ -10,6 +10,7 @@ on wherever the last one ended:
     features/                what a decoder's frozen tower made of the images, if that is kept (tower.cache)
     latency.json             where a budget limits latency: the milliseconds of every block, measured once
     space…/search-0/         the architecture search of budget 0: winner.json, pareto.json, finish-…/
+    test-0.json …            how many test images the winner of each budget got right
     model/                   the exported network (model-0/, model-1/ … with several budgets)
     result.json              what was found; written last, after the test images were opened, once
 """
@@ -19,7 +20,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +34,16 @@ from s3zoo.models import MODELS
 from s3zoo.search import space_search as spaces
 from s3zoo.search.budget import Budget, Feasible, Pricer, check_feasible, ranges
 from s3zoo.search.config import SearchRun
-from s3zoo.search.evaluate import Evaluator, RacingEvaluator, accuracy
+from s3zoo.search.evaluate import Evaluator, RacingEvaluator
 from s3zoo.search.evolution import Evolution, RandomSearch, pareto
 from s3zoo.search.latency import LatencyTable, this_device
 from s3zoo.search.published import official_autoformer_supernet
 from s3zoo.space import Space, glit_details, glit_split
 from s3zoo.supernet import Supernet, recalibrate
+from s3zoo.training.accuracy import kept_accuracy
 from s3zoo.training.checkpoint import Records, read_json, sha256, write_json
 from s3zoo.training.config import Train
-from s3zoo.training.data import ImageData
+from s3zoo.training.data import Batch, ImageData
 from s3zoo.training.distributed import Ranks
 from s3zoo.training.features import FeatureData, tower_of, tower_record
 from s3zoo.training.folder import check_folder, claim_folder
@@ -300,9 +302,11 @@ class Search:
         if self.latency is None:
             return
         if self.ranks.first:
-            options = self.run.arch_search
-            self.latency.cover(space, repeats=options.latency_repeats, log=self.log, stopped=lambda: self.stop.asked)
-            self.latency.save(self.folder / "latency.json")
+            repeats, measured = self.run.arch_search.latency_repeats, Records(self.folder / "latency.part.jsonl")
+            self.latency.cover(space, repeats, log=self.log, stopped=lambda: self.stop.asked, measured=measured)
+            if not self.latency.missing(space):
+                self.latency.save(self.folder / "latency.json")
+                measured.clear()
         self.latency.entries |= self.ranks.from_first(self.latency.entries)
         if self.latency.missing(space):
             raise Interrupted("latency: stopped before all was measured; the same command resumes there.")
@@ -311,6 +315,8 @@ class Search:
         records = self._records(path) if path is not None else Records(None)
         options = self.run.arch_search
         common: dict[str, Any] = {"price": self.pricer, "calibration_images": options.calibration_images, "name": name}
+        if path is not None:
+            common["unfinished"] = self._records(path.with_suffix(".part.jsonl"))
         if racing:
             common |= {"seed": number(self.run.seed, "race"), "keep": max(options.parents, self.run.final.top)}
         kind = RacingEvaluator if racing else Evaluator
@@ -416,8 +422,11 @@ class Search:
                 ModelTrainee(model), train, self.data, seed=number(self.run.seed, arch.key), ranks=self.ranks,
                 folder=place, log=self.log, name=f"{mode} {arch.key}", stop=self.stop, amp=self.amp,
             )  # fmt: skip
-        score = accuracy(model, self.data.search_images(), self.ranks.device)["top1"]
+        score = self._score(place / "score.json", model, lambda first: self.data.search_images(first=first))["top1"]
         return Finished(arch, model, inherited, score)
+
+    def _score(self, path: Path, model: nn.Module, batches: Callable[[int], Iterable[Batch]]) -> dict[str, float]:
+        return kept_accuracy(path, model, batches, self.ranks, self.stop)
 
     def _row(self, finished: Finished) -> dict[str, Any]:
         return {"inherited": finished.inherited, **self._scored(finished.arch, finished.accuracy)}
@@ -470,7 +479,8 @@ class Search:
         """Export the winners, then open the test images, once."""
         rows = []
         for index, (budget, best) in enumerate(zip(self.budgets, (f[0] for f in finished), strict=True)):
-            test = accuracy(best.model, self.data.test_batches(), self.ranks.device)
+            path = self.folder / f"test-{index}.json"
+            test = self._score(path, best.model, lambda first: self.data.test_batches(first=first))
             folder = self.folder / ("model" if len(self.budgets) == 1 else f"model-{index}")
             row = {"budget": str(budget), "test": test, **self._row(best)}
             rows.append(row)

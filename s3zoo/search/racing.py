@@ -166,14 +166,23 @@ class Race:
 
     def answers(self, identity: Hashable) -> str:
         """What to keep of a network with a full score, for JSON: later races depend on it. See `remember`."""
-        return base64.b85encode(np.packbits(self._references[identity]).tobytes()).decode()
+        return packed(self._references[identity])
 
     def remember(self, identity: Hashable, answers: str) -> None:
         """Take over a full score of an earlier race of the same images, in the order in which they were made."""
-        packed = np.frombuffer(base64.b85decode(answers), np.uint8)
-        if len(packed) != -(-self.total // 8):
-            raise ValueError(f"The race's answers are of {8 * len(packed)} images, but there are {self.total}.")
-        self._finish(identity, np.unpackbits(packed, count=self.total).astype(bool))
+        self._finish(identity, unpacked(answers, self.total))
+
+
+def packed(right: np.ndarray) -> str:
+    """Right or wrong, as text for JSON."""
+    return base64.b85encode(np.packbits(right).tobytes()).decode()
+
+
+def unpacked(text: str, count: int) -> np.ndarray:
+    bits = np.frombuffer(base64.b85decode(text), np.uint8)
+    if len(bits) != -(-count // 8):
+        raise ValueError(f"The recorded answers are of {8 * len(bits)} images, but there are {count}.")
+    return np.unpackbits(bits, count=count).astype(bool)
 
 
 class _Sampling:

@@ -90,6 +90,12 @@ class Records:
             if self.path is not None:
                 write_text(self.path, "".join(json.dumps(row) + "\n" for row in self.rows))
 
+    def clear(self) -> None:
+        """Forget all rows and remove the file."""
+        self.rows = []
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
     def append(self, rows: Iterable[dict[str, Any]]) -> None:
         rows = list(rows)
         self.rows += rows

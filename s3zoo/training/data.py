@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -371,28 +371,30 @@ class ImageData:
 
     # Evaluation
 
-    def _read(self, split: Split, indices: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-        """Indices and bytes of those of the images that can be read."""
+    def _read(self, split: Split, indices: np.ndarray) -> Iterator[tuple[int, np.ndarray | None]]:
+        """Indices and bytes of images; None for those that cannot be read."""
         arrays = decoded(Decoder(split, self.config, self.config.crop_pct), indices, self.config.workers)
         for index, array in zip(indices.tolist(), arrays, strict=True):
             if array is None:
                 self._skip(split, [index])
-            else:
-                yield index, array
+            yield index, array
 
-    def _stacked(self, items: Sequence[tuple[int, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    def _stacked(self, items: Iterable[tuple[int, np.ndarray | None]]) -> tuple[np.ndarray, np.ndarray]:
+        """The indices of those that can be read, and all their bytes."""
+        readable = [(index, array) for index, array in items if array is not None]
         size = self.config.img_size
-        images = np.zeros((len(items), self.config.in_chans, size, size), np.uint8)
-        for place, (_, array) in enumerate(items):
+        images = np.zeros((len(readable), self.config.in_chans, size, size), np.uint8)
+        for place, (_, array) in enumerate(readable):
             images[place] = array
-        return np.array([index for index, _ in items], int), images
+        return np.array([index for index, _ in readable], int), images
 
     @cached_property
     def _search(self) -> tuple[np.ndarray, np.ndarray | None]:
         """The indices of the readable held-out images, and their bytes if these fit into memory."""
         if len(self.search_indices) * self.config.in_chans * self.config.img_size**2 <= SEARCH_BYTES:
-            return self._stacked(list(self._read(self.split, self.search_indices)))
-        return np.array([index for index, _ in self._read(self.split, self.search_indices)], int), None
+            return self._stacked(self._read(self.split, self.search_indices))
+        items = self._read(self.split, self.search_indices)
+        return np.array([index for index, array in items if array is not None], int), None
 
     @property
     def search_size(self) -> int:
@@ -407,12 +409,12 @@ class ImageData:
         """Held-out images at these places of the fixed order."""
         indices, images = self._search
         part = indices[places]
-        chosen = self._stacked(list(self._read(self.split, part)))[1] if images is None else images[places]
+        chosen = self._stacked(self._read(self.split, part))[1] if images is None else images[places]
         return normalised(chosen, self.config), torch.from_numpy(self.split.targets[part])
 
-    def search_images(self, batch_size: int = 256) -> Iterator[Batch]:
-        """All held-out images, in the order of `search_range`."""
-        for start in range(0, self.search_size, batch_size):
+    def search_images(self, batch_size: int = 256, first: int = 0) -> Iterator[Batch]:
+        """All held-out images, in the order of `search_range`, from batch `first` on."""
+        for start in range(first * batch_size, self.search_size, batch_size):
             yield self.search_range(start, start + batch_size)
 
     def calibration_batches(self, count: int, batch_size: int = 256) -> Iterator[Tensor]:
@@ -420,21 +422,21 @@ class ImageData:
         if self._calibration is None or self._calibration[0] != count:
             order = balanced_order(self.split.targets, self.seed)
             chosen = order[np.isin(order, self.train_indices)][:count]
-            self._calibration = count, self._stacked(list(self._read(self.split, chosen)))[1]
+            self._calibration = count, self._stacked(self._read(self.split, chosen))[1]
         images = self._calibration[1]
         for start in range(0, len(images), batch_size):
             yield normalised(images[start : start + batch_size], self.config)
 
-    def test_batches(self, batch_size: int = 256) -> Iterator[Batch]:
-        """Opens the test split: for the very end of a run."""
+    def test_batches(self, batch_size: int = 256, first: int = 0) -> Iterator[Batch]:
+        """Opens the test split, for the very end of a run; batches from `first` on, without what cannot be read."""
         if self._test is None:
             test = open_split(self.config, self.config.test_split)
             check_classes(self.classes, test.classes, test.where)
             self._test = test
-        return self._test_batches(self._test, batch_size)
+        return self._test_batches(self._test, first, batch_size)
 
-    def _test_batches(self, split: Split, batch_size: int) -> Iterator[Batch]:
-        items = self._read(split, np.arange(len(split)))
-        while part := [item for _, item in zip(range(batch_size), items, strict=False)]:
+    def _test_batches(self, split: Split, first: int, batch_size: int) -> Iterator[Batch]:
+        items = self._read(split, np.arange(first * batch_size, len(split)))
+        while part := list(islice(items, batch_size)):
             indices, images = self._stacked(part)
             yield normalised(images, self.config), torch.from_numpy(split.targets[indices])

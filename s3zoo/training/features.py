@@ -15,6 +15,7 @@ import json
 import math
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ except ImportError:  # not a Unix: two runs that fill one cache at once must be 
 # On a CPU, how a product of matrices is summed up depends on the number of rows: in groups of one size, an image has
 # the same features whatever stands beside it.
 GROUP = 32
-SECURED = 8  # groups per rank between two moments at which what was written is secured
+SECONDS = 20.0  # between two moments at which what was written is secured: a kill loses no more
 VERSION = 1  # of the files
 SPARE = 2**28  # bytes that are left free on the disk
 
@@ -253,7 +254,8 @@ class Cache:
         meter = self.log.progress(f"features ({self.kind})", rows, done)
         with ExitStack() as stack, told_when_full(self.folder):
             files = {column: stack.enter_context(open(self._path(column, ".part"), "r+b")) for column in columns}
-            for count, turn in enumerate(batched(groups, self.ranks.world), 1):
+            secured = time.monotonic()
+            for turn in batched(groups, self.ranks.world):
                 for places in self.ranks.share(turn):
                     batch, targets = next(images)
                     features = compute(batch).cpu().numpy()  # (n, depth, T, D)
@@ -264,8 +266,10 @@ class Cache:
                         file.write(np.ascontiguousarray(values[column.name], column.dtype).tobytes())
                 asked, done = any(self.ranks.gather([self.stop.asked])), int(turn[-1][-1]) + 1
                 meter.update(done)
-                if not asked and done < rows and count % SECURED:
+                due = self.ranks.from_first(time.monotonic() - secured > SECONDS)
+                if not (asked or due or done == rows):
                     continue
+                secured = time.monotonic()
                 for file in files.values():
                     file.flush()
                     os.fsync(file.fileno())
