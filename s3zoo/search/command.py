@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import statistics
 from pathlib import Path
 from typing import Any
@@ -35,42 +34,14 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     settings = arguments.set + ([f"data.root={arguments.data}"] if arguments.data else [])
     run = overridden(load_config(arguments.config, SearchRun, "search"), settings)
-    if arguments.seeds < 1:
-        raise ValueError(f"--seeds is {arguments.seeds}, but must be at least 1.")
     if arguments.dry_run:
         print(plan(run, arguments.seeds))
         return 0
     out = arguments.out or Path("runs") / run.name
-    if arguments.seeds == 1:
-        return _run([(run, out)])
-    each = [(dataclasses.replace(run, seed=run.seed + i), out / f"seed{run.seed + i}") for i in range(arguments.seeds)]
-    return _run(each)
-
-
-def _run(runs: list[tuple[SearchRun, Path]]) -> int:
     from s3zoo.search.pipeline import Search  # torch is needed from here on
-    from s3zoo.training import distributed
-    from s3zoo.training.log import Log
-    from s3zoo.training.loop import Interrupted, Stop
+    from s3zoo.training.session import carry_out
 
-    ranks = distributed.start(runs[0][0].device)
-    results = []
-    try:
-        with Stop().listening() as stop:
-            for run, folder in runs:
-                log = Log(folder, speaks=ranks.first)
-                try:
-                    results.append(Search(run, folder, ranks, log, stop)())
-                except Interrupted as reason:
-                    log.say(str(reason))
-                    return 130
-                finally:
-                    log.close()
-        if len(runs) > 1 and ranks.first:
-            print(seeds_table(results))
-    finally:
-        distributed.stop()
-    return 0
+    return carry_out(run, out, Search, seeds=arguments.seeds, table=seeds_table)
 
 
 def seeds_table(results: list[dict[str, Any]]) -> str:

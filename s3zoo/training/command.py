@@ -50,7 +50,10 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.dry_run:
         print(plan(run))
         return 0
-    return _run(run, arguments.out or Path("runs") / name)
+    from s3zoo.training.run import Training  # torch is needed from here on
+    from s3zoo.training.session import carry_out
+
+    return carry_out(run, arguments.out or Path("runs") / name, Training)
 
 
 def configured(arguments: argparse.Namespace) -> tuple[TrainRun, str]:
@@ -96,26 +99,6 @@ def configured(arguments: argparse.Namespace) -> tuple[TrainRun, str]:
     words = [run.name if is_config else "", Path(name).parent.name if Path(name).name == "model" else Path(name).name]
     words += [data, "" if is_config else run.mode]
     return run, re.sub(r"[^\w.-]+", "-", "-".join(filter(None, words)))
-
-
-def _run(run: TrainRun, folder: Path) -> int:
-    from s3zoo.training import distributed  # torch is needed from here on
-    from s3zoo.training.log import Log
-    from s3zoo.training.loop import Interrupted, Stop
-    from s3zoo.training.run import Training
-
-    ranks = distributed.start(run.device)
-    log = Log(folder, speaks=ranks.first)
-    try:
-        with Stop().listening() as stop:
-            Training(run, folder, ranks, log, stop)()
-    except Interrupted as reason:
-        log.say(str(reason))
-        return 130
-    finally:
-        log.close()
-        distributed.stop()
-    return 0
 
 
 def plan(run: TrainRun) -> str:

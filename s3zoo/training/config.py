@@ -77,7 +77,7 @@ class Train:
     drop_path: float = 0.1
     clip_grad: float = 0.0  # norm; 0: none
     ema: float = 0.0  # decay of an exponential moving average of the weights; 0: none
-    checkpoint_seconds: float = 60.0
+    checkpoint_seconds: float = 45.0
     # supernets only
     sampling: str = "uniform"  # "uniform": one architecture a step; "sandwich": largest, smallest and two random ones
     sharing: str = "entangled"  # or "classical"

@@ -3,6 +3,7 @@
     run.json        config as resolved, fingerprints of data, first weights and teacher; versions, commit
     train/          checkpoints and epochs.jsonl
     teacher.safetensors   where distil.cache is set: what the teacher said of every training image
+    test.json       how many test images it gets right
     model/          the network: model.safetensors and config.json
     result.json     accuracy on the test images, opened once; written last
 """
@@ -20,7 +21,7 @@ from timm.models._hub import save_for_hf
 from torch import nn
 
 from s3zoo.artefact import save_model
-from s3zoo.training.accuracy import accuracy, hits
+from s3zoo.training.accuracy import hits, kept_accuracy
 from s3zoo.training.checkpoint import read_json, write_json
 from s3zoo.training.config import Data, TrainRun
 from s3zoo.training.data import ImageData
@@ -141,7 +142,10 @@ class Training:
         measured: dict[str, dict[str, float]] = {}
         if run.data.holdout:
             measured["held-out"] = {"top1": self._held_out()["held_out"], "images": self.data.search_size}
-        measured["test"] = test = accuracy(model, self.data.test_batches(), self.ranks.device)
+        test = kept_accuracy(
+            self.folder / "test.json", model, lambda first: self.data.test_batches(first=first), self.ranks, self.stop
+        )
+        measured["test"] = test
         params = sum(p.numel() for p in model.parameters())
         self.log.say(
             f"{run.mode} {run.model}: {test['top1']:.2f} % of {test['images']} test images ({test['low']:.2f} to"

@@ -85,42 +85,17 @@ def _add_data(parser: argparse.ArgumentParser, splits: str) -> None:
 def _train(arguments: argparse.Namespace) -> int:
     settings = arguments.set + ([f"data.root={arguments.data}"] if arguments.data else [])
     run = overridden(load_config(arguments.config, VqaRun, "vqa"), settings)
-    if arguments.seeds < 1:
-        raise ValueError(f"--seeds is {arguments.seeds}, but must be at least 1.")
-    out = arguments.out or Path("runs") / run.name
-    if arguments.seeds == 1:
-        runs = [(run, out)]
-    else:
-        seeds = range(run.seed, run.seed + arguments.seeds)
-        runs = [(dataclasses.replace(run, seed=seed), out / f"seed{seed}") for seed in seeds]
-
-    from s3zoo.training import distributed
-    from s3zoo.training.log import Log
-    from s3zoo.training.loop import Interrupted, Stop
+    from s3zoo.training.session import carry_out
     from s3zoo.transfer.vqa.run import Training
 
-    ranks = distributed.start(run.device)
-    results = []
-    try:
-        with Stop().listening() as stop:
-            for each, folder in runs:
-                log = Log(folder, speaks=ranks.first)
-                try:
-                    results.append(Training(each, folder, ranks, log, stop)())
-                except Interrupted as reason:
-                    log.say(str(reason))
-                    return 130
-                finally:
-                    log.close()
-        if len(runs) > 1 and ranks.first and "scores" in results[0]:
-            print(seeds_table(results))
-    finally:
-        distributed.stop()
-    return 0
+    out = arguments.out or Path("runs") / run.name
+    return carry_out(run, out, Training, seeds=arguments.seeds, table=seeds_table)
 
 
 def seeds_table(results: list[dict[str, Any]]) -> str:
-    """Accuracy over seeds, with mean and standard deviation."""
+    """Accuracy over seeds, with mean and standard deviation; nothing where answers are not known."""
+    if "scores" not in results[0]:
+        return ""
     values = [result["scores"]["overall"] for result in results]
     lines = [f"{'seed':>6}  {'accuracy':>8}", *(f"{r['seed']:>6}  {r['scores']['overall']:>8.2f}" for r in results)]
     return "\n".join([*lines, f"  mean  {statistics.fmean(values):>8.2f} +- {statistics.stdev(values):.2f}"])

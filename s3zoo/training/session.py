@@ -1,0 +1,47 @@
+"""From a command to its runs: seeds, processes, logs, interruptions."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from s3zoo.training import distributed
+from s3zoo.training.log import Log
+from s3zoo.training.loop import Interrupted, Stop
+
+Result = dict[str, Any]
+
+
+def carry_out(
+    run: Any, folder: Path, job: Callable[[Any, Path, distributed.Ranks, Log, Stop], Callable[[], Result]], *,
+    seeds: int = 1, table: Callable[[list[Result]], str] = lambda results: "",
+) -> int:  # fmt: skip
+    """Do the job in its folder, or with several seeds in one folder each, and show their table; the exit code.
+
+    A run is a dataclass with a seed and a device. Ctrl-C and SIGTERM let the job save and raise Interrupted, with words
+    on how to resume.
+    """
+    if seeds < 1:
+        raise ValueError(f"--seeds is {seeds}, but must be at least 1.")
+    numbers = range(run.seed, run.seed + seeds)
+    runs = [(dataclasses.replace(run, seed=seed), folder / f"seed{seed}" if seeds > 1 else folder) for seed in numbers]
+    ranks = distributed.start(run.device)
+    results = []
+    try:
+        with Stop().listening() as stop:
+            for each, place in runs:
+                log = Log(place, speaks=ranks.first)
+                try:
+                    results.append(job(each, place, ranks, log, stop)())
+                except Interrupted as reason:
+                    log.say(str(reason))
+                    return 130
+                finally:
+                    log.close()
+        if seeds > 1 and ranks.first:
+            print(table(results))
+    finally:
+        distributed.stop()
+    return 0
