@@ -378,7 +378,7 @@ def test_parts_of_the_search_split(photos: Path, monkeypatch: pytest.MonkeyPatch
     assert [len(batch[1]) for batch in batches] == [6, 6, 6, 2]
     assert torch.equal(torch.cat([batch[0] for batch in batches]), images)
     assert len(data.search_range(20, 30)[1]) == 0
-    monkeypatch.setattr(data_module, "SEARCH_BYTES", 0)  # too many for memory: read when asked for
+    monkeypatch.setattr(data_module, "search_bytes", lambda: 0)  # too many for memory: read when asked for
     assert digest([ImageData(config, seed=0).search_range(7, 13)]) == digest([part])
 
 

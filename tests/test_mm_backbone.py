@@ -14,11 +14,13 @@ from torch import Tensor, nn
 
 pytest.importorskip("mmengine")
 
+from mmengine.config import Config  # noqa: E402
 from mmengine.registry import MODELS, DefaultScope  # noqa: E402
 
 from s3zoo.arch import Arch, AutoFormerBlock, GLiTBlock, S3Block, ShuntedBlock, Stage  # noqa: E402
 from s3zoo.artefact import save_model  # noqa: E402
 from s3zoo.transfer.mm import S3ZooBackbone, backbone, decay_exempt_keys  # noqa: E402
+from s3zoo.transfer.mm.config import portable  # noqa: E402
 from s3zoo.transfer.mm.pyramid import SimplePyramid  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -404,6 +406,32 @@ def test_a_folder_is_a_network_too(
         net = S3ZooBackbone(model, pretrained=True, drop_path_rate=0.1)
         net.init_weights()
         assert_loaded(net, trained)
+
+
+def test_a_published_config_needs_no_folder_of_its_author(sources: dict[str, str], tmp_path: Path) -> None:
+    folder = shutil.copytree(sources["folder"], tmp_path / "mine")
+    own = dict(model=str(folder), pretrained=True, drop_path_rate=0.1)
+    coco = dict(data_root=str(tmp_path), ann_file="a.json", data_prefix=dict(img=str(tmp_path / "images")))
+    cfg = Config(
+        dict(
+            model=dict(backbone=dict(type="S3ZooBackbone", **own)),
+            test_dataloader=dict(dataset=dict(type="RepeatDataset", dataset=coco)),
+            test_evaluator=dict(ann_file=str(tmp_path / "a.json")),
+            work_dir=str(tmp_path),
+        )
+    )
+    before = cfg.to_dict()
+    net = S3ZooBackbone(**own)
+    published = portable(cfg, net.written_out)
+    assert cfg.to_dict() == before and str(tmp_path) not in published.pretty_text
+    assert published.test_evaluator.ann_file == "a.json" and published.test_dataloader.dataset.dataset.data_root == ""
+    shutil.rmtree(folder)
+    kwargs = {key: value for key, value in published.model.backbone.items() if key != "type"}
+    assert kwargs["pretrained"] is None and kwargs["drop_path_rate"] == 0.1
+    again = S3ZooBackbone(**kwargs)
+    assert {k: v.shape for k, v in again.state_dict().items()} == {k: v.shape for k, v in net.state_dict().items()}
+    named = Config(dict(model=dict(backbone=dict(type="S3ZooBackbone", model="s3_tiny", pretrained=True))))
+    assert portable(named, S3ZooBackbone("s3_tiny").written_out).model == named.model  # a name says it to everybody
 
 
 @pytest.fixture

@@ -197,7 +197,7 @@ def test_a_checkpoint_of_which_nothing_fits_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda w: w.pop("linear.bias"), "x.pth does not fit the model: 'linear.bias' is missing; use the config"),
+        (lambda w: w.pop("linear.bias"), "x.pth does not fit the model: 'linear.bias' is missing; give the config"),
         (lambda w: w.update(extra=torch.zeros(1)), "'extra' is not part of the model"),
         (lambda w: w.update({"linear.bias": torch.zeros(2)}), r"'linear.bias' has shape \[2\] instead of \[1\]"),
     ],

@@ -18,7 +18,6 @@ from mmengine.optim import build_optim_wrapper  # noqa: E402
 from mmengine.registry import MODELS  # noqa: E402
 
 from s3zoo.paths import configs_dir  # noqa: E402
-from s3zoo.transfer.mm import decay_exempt_keys  # noqa: E402
 from s3zoo.transfer.mm.config import load_config, register, set_classes, without_pretrained  # noqa: E402
 from s3zoo.transfer.mm.flops import parts  # noqa: E402
 
@@ -207,9 +206,3 @@ def test_the_recipe_of_segmenters(name: str) -> None:
     scales, flips, *_ = cfg.tta_pipeline[1].transforms
     assert [step.scale[1] / 512 for step in scales] == [0.5, 0.75, 1.0, 1.25, 1.5, 1.75]
     assert all(step.scale[0] == 4 * step.scale[1] for step in scales) and [flip.prob for flip in flips] == [0, 1]
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_exemptions_are_those_of_the_backbone(name: str) -> None:
-    keys = load_config(name).optim_wrapper.paramwise_cfg.custom_keys
-    assert {key: keys.get(key) for key in decay_exempt_keys()} == decay_exempt_keys()

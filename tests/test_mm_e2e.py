@@ -198,11 +198,15 @@ def test_a_detector_learns(detector: Trained) -> None:
     lines = detector.said.splitlines()
     assert len(lines) < 30 and lines[0].startswith("CascadeRCNN, 0.9M parameters") and "predict_mm" in lines[-1]
     assert {path.name for path in detector.model.iterdir()} == {"model.safetensors", "config.json", "config.py"}
+    for name in ("config.json", "config.py"):  # which are published, and nobody else has these folders
+        assert str(detector.data.parent) not in (detector.model / name).read_text()
 
 
 def test_an_exported_detector_is_the_trained_one(detector: Trained, tmp_path: Path) -> None:
     """The folder with safetensors, tested, has the metrics of the last validation; so does the training checkpoint."""
     (expected,) = [row for row in scalars(detector.run) if "coco/bbox_mAP" in row]
+    code, _, errors = s3zoo("test_mm", detector.model, "--work-dir", tmp_path / "none")
+    assert code == 2 and "--data" in errors  # it does not say where its data was
     checkpoint = [detector.config, detector.run / "epoch_6.pth", "--classes", ",".join(CLASSES)]
     for i, model in enumerate(([detector.model], checkpoint)):
         code, said, errors = s3zoo("test_mm", *model, "--data", detector.data, "--work-dir", tmp_path / str(i))
@@ -234,6 +238,33 @@ def test_pictures_of_detections(detector: Trained, tmp_path: Path) -> None:
             assert mask.shape == (96, 128)
             y, x = np.nonzero(mask)  # masks are pasted into their boxes
             assert not len(x) or (x1 - 2 <= x.min() and x.max() <= x2 + 2 and y1 - 2 <= y.min() and y.max() <= y2 + 2)
+
+
+def test_images_of_all_kinds(detector: Trained, tmp_path: Path) -> None:
+    """The picture is the image as it is looked at: three channels, eight bits, upright."""
+    image = Image.open(sorted((detector.data / "val2017").iterdir())[0])
+    for mode in ("L", "LA", "RGBA", "P", "1", "I;16"):
+        image.convert("L" if mode == "I;16" else mode).convert(mode).save(tmp_path / f"{mode.replace(';', '')}.png")
+    image.convert("CMYK").save(tmp_path / "cmyk.jpg")
+    exif = Image.Exif()
+    exif[0x0112] = 6  # orientation: the camera was held on its side
+    image.save(tmp_path / "turned.jpg", exif=exif, quality=100)
+    image.save(tmp_path / "turned.png", exif=exif)
+    images = sorted(tmp_path.iterdir())
+    # The folder of the run does for that of the model in it.
+    code, _, errors = s3zoo("predict_mm", detector.run, *images, "--out", tmp_path / "out", "--threshold", 1)
+    assert code == 0, errors
+    rows = json.loads((tmp_path / "out" / "predictions.json").read_text())
+    assert len(rows) == len(images) == 9 and len({row["picture"] for row in rows}) == 9
+    for path, row in zip(images, rows, strict=True):
+        turned = path.stem == "turned"
+        assert (row["width"], row["height"]) == ((96, 128) if turned else (128, 96))
+        drawn = np.asarray(Image.open(tmp_path / "out" / row["picture"]).convert("RGB"), int)
+        plain = image.transpose(Image.Transpose.ROTATE_270) if turned else image
+        if path.stem in ("turned", "RGBA"):
+            assert np.abs(drawn - np.asarray(plain, int)).mean() < 3
+        elif path.stem in ("L", "LA"):
+            assert np.abs(drawn - np.asarray(plain.convert("L"), int)[..., None]).mean() < 3
 
 
 def test_resuming(detector: Trained, tmp_path: Path) -> None:
@@ -277,10 +308,14 @@ def test_a_segmenter_learns(segmenter: Trained) -> None:
 def test_segments_and_their_metric(segmenter: Trained, tmp_path: Path) -> None:
     """mIoU of the written label maps, by its formula, is what the metric says; pixels with label 0 are not judged."""
     images = sorted((segmenter.data / "images" / "validation").iterdir())
-    code, _, errors = s3zoo("predict_mm", segmenter.model, *images, "--out", tmp_path / "pictures")
+    Image.new("RGB", (1, 1)).save(tmp_path / "pixel ü.png")
+    words = [*images, tmp_path / "pixel ü.png", "--out", tmp_path / "pictures"]
+    code, _, errors = s3zoo("predict_mm", segmenter.model, *words)
     assert code == 0, errors
     both, either = np.zeros(3), np.zeros(3)
-    for row, image in zip(json.loads((tmp_path / "pictures" / "predictions.json").read_text()), images, strict=True):
+    *rows, pixel = json.loads((tmp_path / "pictures" / "predictions.json").read_text())
+    assert (pixel["width"], pixel["height"], len(pixel["segments"])) == (1, 1, 1)
+    for row, image in zip(rows, images, strict=True):
         labels = np.asarray(Image.open(tmp_path / "pictures" / row["labels"]))
         truth = np.asarray(Image.open(segmenter.data / "annotations" / "validation" / f"{image.stem}.png"))
         assert labels.shape == truth.shape == (96, 128)
@@ -339,7 +374,12 @@ def test_a_wrong_folder_is_answered_with_the_tree(tmp_path: Path) -> None:
     ("words", "complaint"),
     [
         (["train_mm", "cascade-mask-rcnn_s3-tini_fpn_1x_coco"], "did you mean 'cascade-mask-rcnn_s3-tiny_fpn_1x_coco'"),
-        (["train_mm", "nowhere/x.py"], "No config file at 'nowhere/x.py'"),
+        (["train_mm", "upernet_s3-base"], "did you mean 'upernet_s3-base_160k_ade20k-512x512'\\?$"),  # part of a name
+        (["train_mm", "glit"], r"did you mean '\S+glit\S+' or '\S+glit\S+'\?$"),
+        (["train_mm", "nowhere"], "one of the 28 names in configs/detection and configs/segmentation, such as '"),
+        (["train_mm", "nowhere/x.py"], "no config file at 'nowhere/x.py'"),
+        (["train_mm", "here/upernet_s3-tiny.py"], "did you mean 'upernet_s3-tiny_160k_ade20k-512x512'"),
+        (["train_mm", "SHAPES", "--data", "DATA", "--classes", "disc,box", "--work-dir", "SHAPES"], "which is a file"),
         (["train_mm", "SHAPES", "--cfg-options", "modle.backbone.model=s3_small"], "did you mean 'model'"),
         (["train_mm", "SHAPES", "--cfg-options", "model.backbon.model=s3_small"], "did you mean 'model.backbone'"),
         (["train_mm", "SHAPES", "--data", "DATA"], "80 classes such as 'person', .* --classes disc,box"),
@@ -351,10 +391,17 @@ def test_a_wrong_folder_is_answered_with_the_tree(tmp_path: Path) -> None:
         (["predict_mm", "FOLDER", "--out", "NEW"], "No image"),
         (["predict_mm", "FOLDER", "nowhere.jpg", "--out", "NEW"], "no image at 'nowhere.jpg'"),
         (["predict_mm", "FOLDER", "SHAPES", "--out", "NEW"], "not an image"),
+        (["predict_mm", "FOLDER", "EMPTY", "--out", "NEW"], "not an image"),
+        (["predict_mm", "FOLDER", "SHAPES", "--out", "SHAPES"], "--out is '.*', which is a file"),
+        (["predict_mm", "FOLDER", "SHAPES", "--out", "NEW", "--threshold", "30"], "from 0 to 1"),
+        (["predict_mm", "FOLDER", "SHAPES", "--out", "NEW", "--device", "tpu"], "must be 'auto', 'cpu' or 'cuda'"),
+        (["predict_mm", "SHAPES", "CHECKPOINT", "SHAPES", "--out", "NEW"], "the classes it was trained with"),
     ],
 )
 def test_mistakes(words: list[str], complaint: str, detector: Trained, tmp_path: Path) -> None:
     places = {"SHAPES": detector.config, "DATA": detector.data, "FOLDER": detector.model, "NEW": tmp_path / "new"}
+    places |= {"EMPTY": tmp_path / "empty.jpg", "CHECKPOINT": detector.run / "epoch_6.pth"}
+    places["EMPTY"].touch()
     code, _, errors = s3zoo(*(places.get(word, word) for word in words))
     assert code == 2
     import re
@@ -375,18 +422,43 @@ def test_a_checkpoint_is_not_run(detector: Trained, tmp_path: Path) -> None:
 # Slow
 
 
+def torchrun(tool: str, *words: object, cwd: Path) -> str:
+    """Two processes without GPUs."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command += [str(ROOT / "tools" / tool), *map(str, words)]
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
 @pytest.mark.slow
 def test_two_processes(tmp_path: Path) -> None:
-    """torchrun without GPUs: the batch is shared, and the exported model is written once."""
+    """The batch is shared, and the exported model is written once."""
     data, config = write_coco(tmp_path / "coco"), write_config(tmp_path / "shapes.py", DETECTOR, epochs=2)
-    tool = [ROOT / "tools" / "train_mm.py", config, "--data", data, "--classes", "disc,box", "--work-dir", "run"]
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0", *tool]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(list(map(str, command)), cwd=tmp_path, env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
+    said = torchrun("train_mm.py", config, "--data", data, "--classes", "disc,box", "--work-dir", "run", cwd=tmp_path)
     losses = [row["loss"] for row in scalars(tmp_path / "run") if "loss" in row]
     assert len(losses) == 2  # four images, two at a time in each process: one iteration per epoch
-    assert done.stdout.count("The model is in") == 1
+    assert said.count("The model is in") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["detector", "segmenter"])
+def test_two_processes_measure_what_one_does(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """Five images for two processes: one of them gets an image again, which must not count twice."""
+    trained: Trained = request.getfixturevalue(kind)
+    if kind == "detector":
+        data, classes, checkpoint = write_coco(tmp_path / "five", images=5, seed=1), CLASSES, "epoch_6.pth"
+    else:
+        data, classes, checkpoint = write_ade(tmp_path / "five", 5, seed=1, suffix=".png"), SEGMENTS, "iter_20.pth"
+    arguments = [trained.config, trained.run / checkpoint, "--data", data, "--classes", ",".join(classes)]
+    code, said, errors = s3zoo("test_mm", *arguments, "--work-dir", tmp_path / "one")
+    assert code == 0, errors
+    twice = torchrun("test_mm.py", *arguments, "--work-dir", tmp_path / "two", cwd=tmp_path)
+    one, two = (json.loads((tmp_path / run / "metrics.json").read_text()) for run in ("one", "two"))
+    assert one == two and len(one) >= 3 and max(one.values()) > 0
+    for name in one:  # a table, once
+        assert said.count(f"{name:<20} ") == twice.count(f"{name:<20} ") == 1
 
 
 @pytest.mark.slow

@@ -101,7 +101,7 @@ class Evaluator:
             for key, name, right in own:
                 fresh.append({"arch": key, "images": name, "right": packed(right)})
                 subnets.add(key)
-                if time.monotonic() - begun > SECONDS or len(subnets) == CHUNK and name == names[-1]:
+                if time.monotonic() - begun > SECONDS or (len(subnets) >= CHUNK and name == names[-1]):
                     break
             news = [row for rows in self.ranks.gather([fresh]) for row in rows]
             self._unfinished.append(news)

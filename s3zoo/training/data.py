@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,10 +42,20 @@ from s3zoo.training.splits import (
 )
 
 CACHE_BYTES = 256 * 2**20  # decoded training images up to here stay in memory
-SEARCH_BYTES = 2 * 2**30  # so do the held-out images
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "box", "hamming", "lanczos")
 
 Batch = tuple[Tensor, Tensor]  # images and targets
+
+
+def search_bytes() -> int:
+    """Up to here the held-out images stay in memory: every candidate is scored on them. A quarter of what is free,
+    for all processes of this machine, but 2 GiB at least."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        free = next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):  # not Linux
+        free = 0
+    return max(2 * 2**30, free // 4 // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 @contextmanager
@@ -379,20 +390,22 @@ class ImageData:
                 self._skip(split, [index])
             yield index, array
 
-    def _stacked(self, items: Iterable[tuple[int, np.ndarray | None]]) -> tuple[np.ndarray, np.ndarray]:
-        """The indices of those that can be read, and all their bytes."""
-        readable = [(index, array) for index, array in items if array is not None]
+    def _stacked(self, items: Iterable[tuple[int, np.ndarray | None]], most: int) -> tuple[np.ndarray, np.ndarray]:
+        """The indices of those (of at most so many) that can be read, and all their bytes."""
         size = self.config.img_size
-        images = np.zeros((len(readable), self.config.in_chans, size, size), np.uint8)
-        for place, (_, array) in enumerate(readable):
-            images[place] = array
-        return np.array([index for index, _ in readable], int), images
+        images = np.empty((most, self.config.in_chans, size, size), np.uint8)
+        indices: list[int] = []
+        for index, array in items:
+            if array is not None:
+                images[len(indices)] = array
+                indices.append(index)
+        return np.array(indices, int), images[: len(indices)]
 
     @cached_property
     def _search(self) -> tuple[np.ndarray, np.ndarray | None]:
         """The indices of the readable held-out images, and their bytes if these fit into memory."""
-        if len(self.search_indices) * self.config.in_chans * self.config.img_size**2 <= SEARCH_BYTES:
-            return self._stacked(self._read(self.split, self.search_indices))
+        if len(self.search_indices) * self.config.in_chans * self.config.img_size**2 <= search_bytes():
+            return self._stacked(self._read(self.split, self.search_indices), len(self.search_indices))
         items = self._read(self.split, self.search_indices)
         return np.array([index for index, array in items if array is not None], int), None
 
@@ -409,7 +422,7 @@ class ImageData:
         """Held-out images at these places of the fixed order."""
         indices, images = self._search
         part = indices[places]
-        chosen = self._stacked(self._read(self.split, part))[1] if images is None else images[places]
+        chosen = self._stacked(self._read(self.split, part), len(part))[1] if images is None else images[places]
         return normalised(chosen, self.config), torch.from_numpy(self.split.targets[part])
 
     def search_images(self, batch_size: int = 256, first: int = 0) -> Iterator[Batch]:
@@ -422,7 +435,7 @@ class ImageData:
         if self._calibration is None or self._calibration[0] != count:
             order = balanced_order(self.split.targets, self.seed)
             chosen = order[np.isin(order, self.train_indices)][:count]
-            self._calibration = count, self._stacked(self._read(self.split, chosen))[1]
+            self._calibration = count, self._stacked(self._read(self.split, chosen), len(chosen))[1]
         images = self._calibration[1]
         for start in range(0, len(images), batch_size):
             yield normalised(images[start : start + batch_size], self.config)
@@ -438,5 +451,5 @@ class ImageData:
     def _test_batches(self, split: Split, first: int, batch_size: int) -> Iterator[Batch]:
         items = self._read(split, np.arange(first * batch_size, len(split)))
         while part := list(islice(items, batch_size)):
-            indices, images = self._stacked(part)
+            indices, images = self._stacked(part, len(part))
             yield normalised(images, self.config), torch.from_numpy(split.targets[indices])

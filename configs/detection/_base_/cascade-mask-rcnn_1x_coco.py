@@ -5,6 +5,8 @@ processes, GIoU loss, training at many scales, AdamW. The batch of 16 is 8 proce
 numbers use --auto-scale-lr or --cfg-options train_dataloader.batch_size=N.
 """
 
+from importlib import import_module  # mmengine takes no other imports in such a config
+
 # By path: `mmdet::` would do, but it reads 400 files on all of mmdet's models first.
 _base_ = [
     __import__("mmdet").__path__[0] + "/.mim/configs/_base_/" + name
@@ -66,25 +68,12 @@ train_pipeline = [
 ]
 train_dataloader = dict(batch_size=2, dataset=dict(pipeline=train_pipeline))
 
-# No decay on norms, relative-position tables (S3 and Swin; AutoFormer's rel_k_*, rel_v_*) and other embeddings.
+# No decay on norms, relative-position tables and embeddings of positions.
 optim_wrapper = dict(
     _delete_=True,
     type="OptimWrapper",
     optimizer=dict(type="AdamW", lr=1e-4, betas=(0.9, 0.999), weight_decay=0.05),
-    paramwise_cfg=dict(
-        custom_keys={
-            key: dict(decay_mult=0.0)
-            for key in (
-                "norm",
-                "relative_position_bias_table",
-                "rel_k_",
-                "rel_v_",
-                "pos_embed",
-                "cls_token",
-                "dist_token",
-            )
-        }
-    ),
+    paramwise_cfg=dict(custom_keys=import_module("s3zoo.transfer.mm").decay_exempt_keys()),
 )
 param_scheduler = [
     dict(type="LinearLR", start_factor=0.001, by_epoch=False, begin=0, end=1000),

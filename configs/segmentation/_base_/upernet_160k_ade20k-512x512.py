@@ -5,6 +5,8 @@ The batch of 16 is 8 processes with 2 images each: with other numbers use --auto
 flipped: `tta_model` and `tta_pipeline`.
 """
 
+from importlib import import_module  # mmengine takes no other imports in such a config
+
 # By path, as `mmseg::` asks for a distribution called mmsegmentation, which the maintained fork is not.
 _base_ = [
     __import__("mmseg").__path__[0] + "/.mim/configs/_base_/" + name
@@ -44,25 +46,12 @@ tta_pipeline = [
     ),
 ]
 
-# No decay on norms, relative-position tables (S3 and Swin; AutoFormer's rel_k_*, rel_v_*) and other embeddings.
+# No decay on norms, relative-position tables and embeddings of positions.
 optim_wrapper = dict(
     _delete_=True,
     type="OptimWrapper",
     optimizer=dict(type="AdamW", lr=6e-5, betas=(0.9, 0.999), weight_decay=0.01),
-    paramwise_cfg=dict(
-        custom_keys={
-            key: dict(decay_mult=0.0)
-            for key in (
-                "norm",
-                "relative_position_bias_table",
-                "rel_k_",
-                "rel_v_",
-                "pos_embed",
-                "cls_token",
-                "dist_token",
-            )
-        }
-    ),
+    paramwise_cfg=dict(custom_keys=import_module("s3zoo.transfer.mm").decay_exempt_keys()),
 )
 param_scheduler = [
     dict(type="LinearLR", start_factor=1e-6, by_epoch=False, begin=0, end=1500),

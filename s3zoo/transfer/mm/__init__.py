@@ -4,9 +4,10 @@ This package is what a config names in `custom_imports`. Importing it makes mmcv
 not compiled, stops mmengine from running code in checkpoints, and registers `S3ZooBackbone`.
 """
 
-import importlib
 import importlib.util
 from importlib.metadata import PackageNotFoundError, version
+
+from s3zoo.transfer.mm import opencv
 
 INSTALL = "pip install 's3zoo[mm]'"
 
@@ -21,15 +22,13 @@ def require(*packages: str) -> None:
     if missing:
         raise NotInstalled(f"{' and '.join(missing)} cannot be found; install the packages with {INSTALL}.")
     try:
-        importlib.import_module("cv2")
+        opencv.load()
     except ImportError as error:
         raise NotInstalled(_repair_opencv(str(error))) from None
 
 
 def _repair_opencv(error: str) -> str:
-    """mmdet's dependency imaug wants opencv-python and opencv-python-headless; both write the folder cv2, the last one
-    in wins, and only the headless one does without libGL and the like.
-    """
+    """The headless one needs nothing of a display; which of the two is in the folder cv2 is the one installed last."""
     for name in ("opencv-python-headless", "opencv-python"):
         try:
             found = f"=={version(name)}"

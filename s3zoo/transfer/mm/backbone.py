@@ -94,6 +94,8 @@ class S3ZooBackbone(BaseModule):
         sizes = dict(drop_path_rate=drop_path_rate, img_size=img_size)
         args = dict(model_args or {}) | {name: value for name, value in sizes.items() if value is not None}
         name, args, self.published = _resolve(model, args)
+        # What stands for a folder or a repository in a config that is to be read without it.
+        self.written_out = dict(model=name, model_args=args) if isinstance(self.published, str) else None
         net, self.name, self.args = _build(name, args)
 
         info = _feature_info(net, self.name)

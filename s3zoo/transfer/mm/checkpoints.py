@@ -134,7 +134,9 @@ def load_weights(model: nn.Module, state_dict: Mapping[str, Tensor], source: str
     ]
     if wrong:
         more = f" (and {len(wrong) - 1} more such differences)" if len(wrong) > 1 else ""
-        raise ValueError(f"{source} does not fit the model: {wrong[0]}{more}; use the config it was trained with.")
+        raise ValueError(
+            f"{source} does not fit the model: {wrong[0]}{more}; give the config and the classes it was trained with."
+        )
     model.load_state_dict(dict(state_dict))
 
 

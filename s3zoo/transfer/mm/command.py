@@ -10,7 +10,6 @@ import logging
 import re
 import sys
 import time
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,8 @@ from s3zoo.transfer.mm.config import (
     first,
     load_config,
     plain_text,
+    portable,
+    quiet,
     set_classes,
     set_data,
     without_pretrained,
@@ -107,10 +108,6 @@ def _runner(cfg: Config) -> _Runner:
     return _Runner.from_cfg(cfg)
 
 
-def _quiet() -> None:
-    warnings.filterwarnings("ignore", module=r"(mmengine|mmcv|mmdet|mmseg|pycocotools|torch\.utils\.data)\b")
-
-
 def _parser(name: str, usage: str, description: str, *examples: str) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(
         prog=f"s3zoo {name}",
@@ -158,6 +155,8 @@ def train(argv: list[str] | None = None) -> int:
             f"{cfg.work_dir!r} holds a run already ({Path(last).name}); go on with --resume or name another --work-dir."
         )
     cfg.resume = bool(last)
+    if args.resume and not last and first():
+        print(f"{cfg.work_dir} has no checkpoint yet: the run begins.")
     if last:
         cfg.load_from = None  # mmengine would resume from there, and not from the run's own checkpoint
     if args.amp:
@@ -181,9 +180,14 @@ def train(argv: list[str] | None = None) -> int:
             runner.train()
         if first():
             meta = dict(runner.train_dataloader.dataset.metainfo)
-            provenance = {"config": args.config, "epochs": runner.epoch, "iterations": runner.iter, "commit": commit()}
+            provenance = {
+                "config": Path(args.config).stem,
+                "epochs": runner.epoch,
+                "iterations": runner.iter,
+                "commit": commit(),
+            }
             folder = Path(cfg.work_dir) / MODEL
-            lasting = Config({k: v for k, v in cfg.to_dict().items() if k not in ("work_dir", "resume", "load_from")})
+            lasting = portable(cfg, getattr(net.backbone, "written_out", None))
             checkpoints.export_detector(lasting, net.state_dict(), folder, meta, provenance)
             print(f"The model is in {folder}; try s3zoo predict_mm {folder} IMAGE --out pictures")
     except KeyboardInterrupt:
@@ -195,8 +199,14 @@ def train(argv: list[str] | None = None) -> int:
     return 0
 
 
+def _check_folder(option: str, path: Path) -> None:
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"{option} is {str(path)!r}, which is a file; name a folder.")
+
+
 def _prepare(cfg: Config, args: argparse.Namespace, splits: Sequence[str]) -> None:
-    _quiet()
+    quiet()
+    _check_folder("--work-dir", Path(cfg.work_dir))
     if args.classes:
         set_classes(cfg, [name.strip() for name in args.classes.split(",")])
     set_data(cfg, args.data)
@@ -205,8 +215,11 @@ def _prepare(cfg: Config, args: argparse.Namespace, splits: Sequence[str]) -> No
 
 def _model_arguments(words: list[str]) -> tuple[Config | None, str, list[str]]:
     """CONFIG CHECKPOINT …, or the FOLDER that training has exported, which is both."""
-    if Path(words[0]).expanduser().is_dir():
-        return checkpoints.load_detector(words[0]).cfg, words[0], words[1:]
+    folder = Path(words[0]).expanduser()
+    if folder.is_dir():
+        if (folder / MODEL / checkpoints.CONFIG_JSON).is_file():  # the folder of a run
+            folder /= MODEL
+        return checkpoints.load_detector(folder).cfg, str(folder), words[1:]
     if len(words) < 2:
         raise ValueError(f"{words[0]!r} is no folder of an exported model; give a config and its checkpoint.")
     return None, words[1], words[2:]
@@ -217,7 +230,8 @@ def test(argv: list[str] | None = None) -> int:
     parser = _parser(
         "test_mm",
         "(CONFIG CHECKPOINT | FOLDER)",
-        "Evaluate a detector (box and mask AP) or segmenter (mIoU) on the test split of its config.",
+        "Evaluate a detector (box and mask AP) or segmenter (mIoU) on the test split of its config.\n"
+        "Under torchrun the images are shared by all processes.",
         "cascade-mask-rcnn_s3-tiny_fpn_1x_coco runs/x/epoch_12.pth --data /path/to/coco",
         "runs/x/model --data /path/to/ade --tta",
     )
@@ -257,6 +271,8 @@ def test(argv: list[str] | None = None) -> int:
             path = Path(cfg.work_dir) / "metrics.json"
             path.write_text(json.dumps({k: float(v) for k, v in metrics.items()}, indent=2) + "\n", encoding="utf-8")
             print("\n".join(f"{name:<20} {float(value):.4g}" for name, value in metrics.items()))
+            if not metrics:
+                print("Nothing was found in the whole dataset, so there is nothing to measure.")
     finally:
         distributed.stop()
     return 0
@@ -276,9 +292,13 @@ def predict(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for pictures and JSON")
     parser.add_argument("--classes", metavar="A,B", help="the classes it was trained with, if not the config's")
     parser.add_argument("--threshold", type=float, default=0.3, help="least score of a detected object (default: 0.3)")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="default: %(default)s")
+    parser.add_argument("--device", default="auto", help="cpu, cuda or auto")
     args = parser.parse_args(argv)
-    _quiet()
+    if not 0 <= args.threshold <= 1:
+        raise ValueError(f"--threshold is {args.threshold:g}, but scores are from 0 to 1; give one of these.")
+    device = distributed.start(args.device).device
+    _check_folder("--out", args.out)
+    quiet()
     cfg, checkpoint, images = _model_arguments(args.model)
     cfg = cfg or load_config(args.model[0])
     if args.classes:
@@ -290,7 +310,7 @@ def predict(argv: list[str] | None = None) -> int:
             raise FileNotFoundError(f"There is no image at {image!r}; give files, as in photos/*.jpg.")
     from s3zoo.transfer.mm.drawing import Predictor
 
-    predictor = Predictor(cfg, checkpoints.read_weights(checkpoint), repr(checkpoint), args.device, args.threshold)
+    predictor = Predictor(cfg, checkpoints.read_weights(checkpoint), repr(checkpoint), str(device), args.threshold)
     rows = []
     try:
         for image in images:

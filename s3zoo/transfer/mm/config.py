@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +36,10 @@ def load_config(source: str, options: dict[str, Any] | None = None) -> Config:
     path = Path(source).expanduser()
     if path.suffix != ".py":
         if source not in known:
-            near = difflib.get_close_matches(source, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
-            raise ValueError(f"No config is called {source!r}; give a path ending in .py or a name: {hint}")
+            raise ValueError(f"No config is called {source!r}; {_nearest(source, known)}")
         path = known[source]
     if not path.is_file():
-        raise ValueError(f"No config file at {source!r}; give a path ending in .py or the name of one in configs/.")
+        raise ValueError(f"There is no config file at {source!r}; {_nearest(path.stem, known)}")
     try:
         cfg = Config.fromfile(path, import_custom_modules=False)
     except Exception as error:  # a config is a program: anything can go wrong in it
@@ -52,6 +50,18 @@ def load_config(source: str, options: dict[str, Any] | None = None) -> Config:
     check_keys(cfg, options or {})
     cfg.merge_from_dict(options or {})
     return cfg
+
+
+def _nearest(name: str, known: Mapping[str, Path]) -> str:
+    """What may have been meant: at most three names, as there are dozens."""
+    near = [other for other in known if name in other][:3] or difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    if near:
+        return f"did you mean {' or '.join(map(repr, near))}?"
+    examples = [other for other in known if "_s3-tiny_" in other]
+    return (
+        f"give a path ending in .py or one of the {len(known)} names in configs/{' and configs/'.join(FOLDERS)}, "
+        f"such as {' or '.join(map(repr, examples))}."
+    )
 
 
 def check_keys(cfg: Config, options: dict[str, Any]) -> None:
@@ -75,6 +85,11 @@ def register(cfg: Config) -> None:
         for part in ("datasets", "models", "engine", "evaluation", "visualization"):
             importlib.import_module(f"{cfg.default_scope}.{part}")
     init_default_scope(cfg.default_scope)
+
+
+def quiet() -> None:
+    """No warnings of packages about themselves."""
+    warnings.filterwarnings("ignore", module=r"(mmengine|mmcv|mmdet|mmseg|pycocotools|torch\.utils\.data)\b")
 
 
 def without_pretrained(cfg: Config) -> None:
@@ -113,10 +128,34 @@ def set_data(cfg: Config, root: str | None) -> None:
     """Read every split from `root`, if one is given, and let the metrics read the annotations that the splits have."""
     for split, data in datasets(cfg):
         if root is not None:
-            data.data_root = str(Path(root).expanduser())
+            data.data_root = str(Path(root).expanduser()) if root else ""
         evaluator = cfg.get(f"{split}_evaluator")
         if data.get("ann_file") and isinstance(evaluator, dict) and evaluator.get("ann_file"):
             evaluator["ann_file"] = str(Path(data.get("data_root") or "") / data.ann_file)
+
+
+def portable(cfg: Config, written_out: Mapping[str, Any] | None = None) -> Config:
+    """The config without what is true of this run or this machine alone: folders of data, weights that it began with.
+
+    `written_out` is the backbone's, where the config has its network by a folder or a repository.
+    """
+    cfg = Config({k: v for k, v in cfg.to_dict().items() if k not in ("work_dir", "resume", "load_from")})
+    set_data(cfg, "")
+    backbone = cfg.model.backbone
+    for key in ("pretrained", "init_cfg"):
+        source = backbone[key].get("checkpoint") if isinstance(backbone.get(key), dict) else backbone.get(key)
+        if source and (written_out or isinstance(source, str) and Path(source).expanduser().exists()):
+            backbone[key] = None
+    backbone.update(written_out or {})
+
+    def names_only(node: Any) -> Any:
+        if isinstance(node, dict):
+            return {key: names_only(value) for key, value in node.items()}
+        if isinstance(node, list | tuple):
+            return type(node)(names_only(value) for value in node)
+        return Path(node).name if isinstance(node, str) and Path(node).is_absolute() else node
+
+    return Config(names_only(cfg.to_dict()))
 
 
 def set_classes(cfg: Config, names: Sequence[str]) -> None:

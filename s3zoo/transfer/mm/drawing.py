@@ -48,13 +48,15 @@ class Predictor:
 
     def __call__(self, image: Path, folder: Path) -> dict[str, Any]:
         """Write the picture into `folder`; boxes are [x1, y1, x2, y2] in pixels, masks are COCO's run lengths."""
-        pixels = mmcv.imread(str(image))
+        pixels = mmcv.imread(str(image)) if image.stat().st_size else None  # OpenCV fails an assertion on empty files
         if pixels is None:
-            raise ValueError(f"{str(image)!r} is not an image that OpenCV can read.")
+            raise ValueError(f"{str(image)!r} is not an image that OpenCV can read; leave it out.")
         pixels = mmcv.bgr2rgb(pixels)
         with torch.no_grad():
             batch = pseudo_collate([self.pipeline({"img_path": str(image), "img_id": 0})])
             found = self.model.test_step(batch)[0].cpu()
+        if "pred_sem_seg" in found:
+            found = found.numpy()  # a tensor of one pixel would be an index to mmseg's drawing
         folder.mkdir(parents=True, exist_ok=True)
         name = image.stem
         while name in self.names:  # an image of the same name from another folder
@@ -66,7 +68,7 @@ class Predictor:
         row = {"image": str(image), "height": pixels.shape[0], "width": pixels.shape[1], "picture": picture.name}
         if "pred_instances" in found:
             return {**row, "objects": self._objects(found.pred_instances)}
-        labels = found.pred_sem_seg.data[0].numpy().astype(np.uint8 if len(self.classes) <= 256 else np.uint16)
+        labels = found.pred_sem_seg.data[0].astype(np.uint8 if len(self.classes) <= 256 else np.uint16)
         mmcv.imwrite(labels, str(folder / f"{name}_labels.png"))
         return {**row, "labels": f"{name}_labels.png", "segments": self._segments(labels)}
 

@@ -26,7 +26,7 @@ from mmengine.registry import MODELS
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from s3zoo.transfer.mm.config import load_config, register, without_pretrained
+from s3zoo.transfer.mm.config import load_config, quiet, register, without_pretrained
 
 BOXES, MASKS = 1000, 100
 DETECTION, SEGMENTATION = (800, 1280), (512, 2048)
@@ -134,6 +134,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--size", type=int, nargs=2, metavar=("HEIGHT", "WIDTH"), help="another size of the image")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args(argv)
+    quiet()
     found = {}
     for name in args.config:
         rows = found[name] = report(load_config(name), tuple(args.size) if args.size else None)
