@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from s3zoo.training.config import Train
 
 SETS = ("easy_vqa", "vqa_v2")
+CONTROLS = ("blank", "shuffle")  # what can be shown instead of an image
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class VqaData:
     train_limit: int = 0  # use the questions of only so many training images (0: all)
     img_size: int = 384  # images are resized to this square, whole: a question may be about a corner
     random_crop_pad: int = 0  # > 0: pad by so many pixels and crop at a random place
+    image_dropout: float = 0.0  # share of training samples that show something else, to learn what to answer then
+    dropped_image: str = "blank"  # what they show: "blank", the mean colour; "shuffle", the image of another question
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
     interpolation: str = "bicubic"
@@ -35,6 +38,11 @@ class VqaData:
         for key in ("min_occurrences", "questions_per_image", "img_size"):
             if getattr(self, key) < 1:
                 raise ValueError(f"data.{key} is {getattr(self, key)}, but must be at least 1.")
+        if not 0 <= self.image_dropout <= 1:
+            raise ValueError(f"data.image_dropout is {self.image_dropout}, but must be a share from 0 to 1.")
+        if self.dropped_image not in CONTROLS:
+            known = " or ".join(map(repr, CONTROLS))
+            raise ValueError(f"data.dropped_image is {self.dropped_image!r}, but must be {known}.")
         if self.max_tokens < 3:
             raise ValueError(f"data.max_tokens is {self.max_tokens}, but must be at least 3: [CLS], a word, [SEP].")
         if not len(self.mean) == len(self.std) == 3:
@@ -74,6 +82,13 @@ class VqaRun:
     threads: int = 2
     device: str = "auto"
     amp: bool = True  # mixed precision, on a GPU only
+
+    def __post_init__(self) -> None:
+        if self.model.matching and self.data.image_dropout:
+            raise ValueError(
+                "model.matching asks whether a question belongs to its image, and data.image_dropout takes the image"
+                " away; set one of them to 0."
+            )
 
 
 def vqa_v2(name: str, backbone: str) -> VqaRun:

@@ -39,7 +39,8 @@ VQA_V2 = {
     "test-dev": ("test-dev2015", "", "test2015"),
     "test-std": ("test2015", "", "test2015"),  # what the server wants; it scores test-dev from it too
 }
-FILL, SWAP = 101, 102  # streams of random numbers besides those of s3zoo.training.splits
+EASY_VQA = ("train", "test", "fit", "val")  # val is every tenth image of train, fit the others: to choose settings
+FILL, SWAP, DROP, DONOR = 101, 102, 103, 104  # streams of random numbers besides those of s3zoo.training.splits
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,15 +184,16 @@ def _read_easy_vqa(name: str) -> Split:
         import easy_vqa
     except ImportError:
         raise ValueError("data.name is 'easy_vqa', but its package is not installed; pip install easy-vqa.") from None
-    if name not in ("train", "test"):
-        raise ValueError(f"There is no split {name!r} in easy-VQA; use train or test.")
-    train = name == "train"
+    if name not in EASY_VQA:
+        raise ValueError(f"There is no split {name!r} in easy-VQA; use one of {', '.join(EASY_VQA)}.")
+    train = name != "test"
     texts, answers, images = easy_vqa.get_train_questions() if train else easy_vqa.get_test_questions()
     paths = easy_vqa.get_train_image_paths() if train else easy_vqa.get_test_image_paths()
     kinds = {"yes": "yes/no", "no": "yes/no", "circle": "shape", "rectangle": "shape", "triangle": "shape"}
     questions = [
         Question(place, image, text, (answer,) * 10, answer, kinds.get(answer, "color"))
         for place, (text, answer, image) in enumerate(zip(texts, answers, images, strict=True))
+        if name in ("train", "test") or (name == "val") == (image % 10 == 0)
     ]
     return Split(questions, {image: Path(path) for image, path in paths.items()})
 
@@ -262,6 +264,8 @@ class TrainSamples:
         self.config, self.seed, self.swap = config, seed, swap
         self.images = Images(split.images, config)
         self.groups = list(split.by_image)  # image ids
+        if config.image_dropout and config.dropped_image == "shuffle" and len(self.groups) < 2:
+            raise ValueError("Images can be shuffled only where there are two or more.")
         counts = np.array([len(own) for own in split.by_image.values()])
         self.stops = np.cumsum(counts)  # of the groups in `own`, the questions' places group by group
         self.starts = self.stops - counts
@@ -304,11 +308,21 @@ class TrainSamples:
                     chosen[place], matched[place] = others[0], False
         return image, chosen, matched
 
+    def shown(self, epoch: int, samples: np.ndarray) -> tuple[list[int], np.ndarray]:
+        """The image that each sample shows, and which of them are made blank (`data.image_dropout`)."""
+        groups, count = self.chunks[samples, 0], len(self.groups)
+        dropped = uniform(hashed(self.seed, DROP, epoch, samples)) < self.config.image_dropout
+        if dropped.any() and self.config.dropped_image == "shuffle":
+            steps = 1 + (hashed(self.seed, DONOR, epoch, samples) % np.uint64(count - 1)).astype(int)  # never its own
+            groups, dropped = np.where(dropped, (groups + steps) % count, groups), np.zeros_like(dropped)
+        return [self.groups[group] for group in groups], dropped
+
     def __getitem__(self, key: tuple[int, np.ndarray]) -> tuple[dict[str, Tensor], Tensor] | str:
         epoch, samples = key
         picked = [self.questions(epoch, int(sample)) for sample in samples]
         try:
-            arrays = np.stack([self.images[image] for image, _, _ in picked])
+            shown, blank = self.shown(epoch, samples)
+            arrays = np.stack([self.images[image] for image in shown])
         except ValueError as error:
             return str(error)
         chosen = np.stack([questions for _, questions, _ in picked])  # (samples, questions)
@@ -316,8 +330,10 @@ class TrainSamples:
         for place, question in np.ndenumerate(chosen):
             labels, scores = self.targets[question]
             targets[place][labels] = scores
+        images = normalised(self._shifted(arrays, epoch, samples), self.config)  # type: ignore[arg-type]
+        images[torch.from_numpy(blank)] = 0  # the mean colour, as in the control of `eval`
         inputs = {
-            "images": normalised(self._shifted(arrays, epoch, samples), self.config),  # type: ignore[arg-type]
+            "images": images,
             "ids": self.ids[self.rows[chosen]],  # (samples, questions, text)
             "mask": self.mask[self.rows[chosen]],
             "matched": torch.from_numpy(np.stack([matched for _, _, matched in picked])),

@@ -25,7 +25,7 @@ from s3zoo.models.official import replacing, sha256
 from s3zoo.training.checkpoint import read_json
 from s3zoo.transfer.vqa.config import VqaModelConfig
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # 2: checksums of answers and words too
 WEIGHTS, CONFIG, ANSWERS, WORDS = "model.safetensors", "config.json", "answers.json", "vocab.txt"
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 _BERT_KEYS = (
@@ -303,6 +303,7 @@ def save(
         args = dict(config.backbone_args)
         if backbone.pretrained_cfg.get("fixed_input_size"):
             args.setdefault("img_size", data["img_size"])
+    sums: dict[str, str] = {}
     content: dict[str, Any] = {
         "model_type": "s3zoo_vqa",
         "backbone": {"architecture": name, "model_args": args},
@@ -312,16 +313,18 @@ def save(
         "matching": model.matching is not None,
         "num_answers": len(answers),
         "data": data,
-        "s3zoo": {"schema_version": SCHEMA_VERSION, "version": __version__, "provenance": provenance},
+        "s3zoo": {"schema_version": SCHEMA_VERSION, "version": __version__, "provenance": provenance, "sha256": sums},
     }
     tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in model.state_dict().items()}
     with replacing(folder / WEIGHTS) as temporary:
         save_file(tensors, temporary, metadata={"format": "pt"})
-        content["s3zoo"]["sha256"] = sha256(temporary)
+        sums[WEIGHTS] = sha256(temporary)
     with replacing(folder / ANSWERS) as temporary:
         temporary.write_text(json.dumps(list(answers), indent=0) + "\n", encoding="utf-8")
+        sums[ANSWERS] = sha256(temporary)
     with replacing(folder / WORDS) as temporary:
         temporary.write_text("".join(word + "\n" for word in words.vocabulary), encoding="utf-8")
+        sums[WORDS] = sha256(temporary)
     with replacing(folder / CONFIG) as temporary:
         temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
@@ -331,13 +334,15 @@ def load(folder: Path) -> tuple[VqaModel, Words, list[str], dict[str, Any]]:
     for name in (CONFIG, WEIGHTS, ANSWERS, WORDS):
         if not (folder / name).is_file():
             raise ValueError(f"{str(folder)!r} holds no {name}; give the model folder of a run of `s3zoo vqa train`.")
-    content, answers = read_json(folder / CONFIG), read_json(folder / ANSWERS)
+    content = read_json(folder / CONFIG)
     if content.get("model_type") != "s3zoo_vqa":
         raise ValueError(f"{str(folder)!r} is not a visual-question-answering model; `s3zoo vqa train` writes those.")
     if content["s3zoo"]["schema_version"] != SCHEMA_VERSION:
         raise ValueError(f"{str(folder)!r} was written by another release of s3zoo; use that one.")
-    if sha256(folder / WEIGHTS) != content["s3zoo"]["sha256"] or len(answers) != content["num_answers"]:
-        raise ValueError(f"The weights or answers in {str(folder)!r} are not those of its {CONFIG}; copy it again.")
+    for name in (WEIGHTS, ANSWERS, WORDS):
+        if sha256(folder / name) != content["s3zoo"]["sha256"][name]:
+            raise ValueError(f"{name} in {str(folder)!r} is not the one that {CONFIG} names; copy the folder again.")
+    answers = read_json(folder / ANSWERS)
     words = Words((folder / WORDS).read_text(encoding="utf-8").split("\n")[:-1], content["lowercase"])
     made = content["backbone"]
     backbone = timm.create_model(made["architecture"], num_classes=0, **made["model_args"])
