@@ -8,12 +8,15 @@ records the sha256 of the weights, which `models/loading.py` checks.
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import timm
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from timm.models import PretrainedCfg
 from timm.models._pretrained import filter_pretrained_cfg
@@ -61,7 +64,13 @@ def save_model(
         for name, tensor in model.state_dict().items()
     }
     with replacing(folder / WEIGHTS) as temporary:
-        save_file(tensors, temporary, metadata={"format": "pt"})  # one key: with more, the bytes vary from run to run
+        try:
+            save_file(tensors, temporary, metadata={"format": "pt"})  # one key: with more, the bytes vary between runs
+        except SafetensorError as error:
+            code = re.search(r"os error (\d+)", str(error))  # a full disk, say: the caller knows OSErrors
+            if code is None:
+                raise
+            raise OSError(int(code[1]), os.strerror(int(code[1])), str(folder / WEIGHTS)) from error
         config["s3zoo"]["sha256"] = sha256(temporary)
     write_config(folder, config)
     return folder

@@ -6,6 +6,7 @@ does the work. It is imported when it is called, so that `s3zoo --help` does not
 
 import argparse
 import difflib
+import errno
 import importlib
 import os
 import sys
@@ -47,6 +48,12 @@ _USER_ERRORS = (
     NotADirectoryError,
     IsADirectoryError,
 )
+# The same for other OSErrors, by number.
+_USER_ERRNOS = {
+    errno.ENOSPC: "The disk is full: {place} could not be written; free some space and repeat the command.",
+    errno.EDQUOT: "The disk quota is used up: {place} could not be written; free some space and repeat the command.",
+    errno.EROFS: "{place} is on a read-only file system; give a place that can be written, for example with --out.",
+}
 
 
 def available() -> dict[str, Command]:
@@ -81,6 +88,12 @@ def run(command: Callable[[list[str]], int], argv: list[str]) -> int:
         if _debug():
             raise
         print(f"s3zoo: {' '.join(str(error).split()) or type(error).__name__}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        if _debug() or error.errno not in _USER_ERRNOS:
+            raise
+        place = error.filename or "a file"
+        print(f"s3zoo: {_USER_ERRNOS[error.errno].format(place=place)}", file=sys.stderr)
         return 2
 
 

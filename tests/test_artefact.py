@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 import timm
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from s3zoo import artefact
@@ -151,6 +152,19 @@ def test_a_failure_leaves_the_old_model(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(OSError, match="No space"):
         artefact.save_model(tmp_path, build("glit", seed=1))
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+
+
+def test_a_full_disk_is_an_os_error_with_the_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which those who know what to do look for; the words are those that safetensors gave on a full disk."""
+
+    def full(*args: Any, **kwargs: Any) -> None:
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(artefact, "save_file", full)
+    with pytest.raises(OSError) as caught:
+        artefact.save_model(tmp_path, build("s3"))
+    assert caught.value.errno == errno.ENOSPC and caught.value.filename == str(tmp_path / "model.safetensors")
+    assert not list(tmp_path.iterdir())
 
 
 def test_refused_models(tmp_path: Path) -> None:

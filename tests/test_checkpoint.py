@@ -44,6 +44,14 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, damage):
     assert len(said) == 1 and "step-00000002 is damaged" in said[0]
 
 
+def test_what_a_kill_left_of_an_earlier_save_is_removed(tmp_path):
+    save(tmp_path, 1)
+    (tmp_path / ".step-00000002.tmp").mkdir()
+    (tmp_path / ".step-00000002.tmp/tensors.safetensors").write_bytes(b"half")
+    save(tmp_path, 3)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["step-00000001", "step-00000003"]
+
+
 def test_a_full_disk_is_said_and_loses_nothing(tmp_path, monkeypatch):
     save(tmp_path, 1)
 

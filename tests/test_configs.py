@@ -26,7 +26,7 @@ from s3zoo.search.command import main, plan
 from s3zoo.search.config import SearchRun
 from s3zoo.search.space_search import s3_samples
 from s3zoo.space import AUTOFORMER_BASE, SPACES, Space, glit_details, glit_split
-from s3zoo.training.config import Train, difference, keys, load_config, overridden, to_dict
+from s3zoo.training.config import Train, TrainRun, difference, keys, load_config, overridden, to_dict
 
 FOLDER = Path(__file__).resolve().parent.parent / "configs" / "search"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
@@ -122,6 +122,67 @@ def test_plan(name: str) -> None:
     if name in PAPER:
         count = SUPERNETS[name.partition("_")[0]]
         assert f"supernets    {count} x {RECIPES[name.partition('_')[0]]['epochs']} epochs" in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [  # epochs x whole batches; digits: 1,437 images without the 500 that are held out
+        ("digits", "up to 1,092 with 937 training images: 3 x 84 (supernet) + 1 x 840 (finetune)"),
+        ("debug_s3", "up to 80 with 160 training images: 2 x 20 (supernet) + 4 x 10 (finetune)"),  # 2 spaces, 2 budgets
+        ("debug_s4", "up to 110 with 160 training images: 3 x 20 (supernet) + 1 x 10 (retrain) + 4 x 10 (audit)"),
+        ("debug_glit", "up to 120 with 160 training images: 2 x 20 (supernet) + 4 x 20 (retrain)"),  # top 2, 2 stages
+        ("s3", "up to 879 for every 1,000 training images: 3 x 293 (supernet)"),  # 300 x 1000 / 1024
+        ("autoformer_tiny_official", "none"),
+    ],
+)
+def test_steps_of_a_plan(name: str, steps: str) -> None:
+    assert f"\nsteps        {steps}\n" in plan(config(name))
+
+
+def test_images_of_a_plan() -> None:
+    """Known by the dataset's name, else by the limit; not where classes are chosen."""
+    cifar = overridden(config("digits"), ["data.name=torch/cifar10", "data.holdout=10000"])
+    assert "with 40,000 training images: 3 x 3,744 (supernet)" in plan(cifar)  # 12 x 312
+    assert "with 256 training images: 3 x 24 (supernet)" in plan(overridden(cifar, ["data.train_limit=256"]))
+    assert "for every 1,000 training images" in plan(overridden(cifar, ["data.classes=('cat', 'dog')"]))
+
+
+def test_evaluations_of_a_plan() -> None:
+    assert "up to 12 evaluations in each of 2 stages" in plan(config("debug_glit"))  # 6 x 2
+    assert "up to 24 evaluations in each of 2 spaces" in plan(config("debug_s3"))  # and 2 budgets
+    assert "up to 500 evaluations, budgets" in plan(config("digits"))
+
+
+def test_disk_of_a_plan() -> None:
+    """Entangled: the largest network. Classical: a set of weights for every candidate block. As many numbers again as
+    the optimizer keeps."""
+
+    def disk(run: SearchRun, seeds: int = 1) -> tuple[float, float]:
+        found = re.search(r"disk         about ([\d.]+) MB, ([\d.]+) MB once", plan(run, seeds))
+        assert found is not None
+        return float(found[1]), float(found[2])
+
+    quiet = ["arch_search.population=1", "arch_search.crossover=0", "arch_search.mutation=0", "final.mode=inherit"]
+    run = overridden(config("digits"), [*quiet, "space_search.method=none", "arch_search.budgets=()"])
+    largest = 4e-6 * cost.params(run.space.largest(), img_size=8, num_classes=10, in_chans=1)
+    one, two = disk(run)
+    assert two - one == pytest.approx(3 * largest, rel=0.02)  # weights and two moments in a checkpoint
+    assert disk(run, seeds=3) == pytest.approx((3 * one, 3 * two), rel=0.02)
+    one, two = disk(overridden(run, ["supernet.opt=sgd", "supernet.ema=0.9"]))
+    assert two - one == pytest.approx(3 * largest, rel=0.02)  # weights, momentum and their average
+    one, two = disk(overridden(run, ["supernet.opt=sgd"]))
+    assert two - one == pytest.approx(2 * largest, rel=0.02)
+
+    glit = overridden(config("debug_glit"), quiet)
+    entangled, classical = (disk(overridden(glit, [f"supernet.sharing={kind}"])) for kind in ("entangled", "classical"))
+    # Counted in the bank of runs: 60,994 weights, then of a drawn split 143,086 at most; with momentum.
+    assert classical[1] - classical[0] > 2 * (entangled[1] - entangled[0])
+    assert 8 * (60_994 + 60_994) < 1e6 * (classical[1] - classical[0]) < 8 * (60_994 + 143_086)
+
+
+def test_an_optimizer_that_timm_lacks_is_named_by_the_plan() -> None:
+    with pytest.raises(ValueError, match=r"opt is 'adamwww', which cannot be used here .*; take one of timm's"):
+        plan(overridden(config("digits"), ["supernet.opt=adamwww"]))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -376,12 +437,81 @@ def test_set_reaches_every_kind_of_value() -> None:
         ("space_search.tau=0", "space_search.tau is 0.0, but must be"),
         ("final.mode=inherited", "final.mode is 'inherited', but must be 'inherit'"),
         ("hierarchy=glit", "needs a GLiT space"),
+        ("space.name=other", "'space.name', but 'space' holds no further keys"),
+        *(
+            (f"{part}.{key}={value}", f"^{part}.{key} is {value}(.0)?, but must be at least {least}")
+            for part in ("supernet", "final.train")
+            for key, value, least in (
+                ("batch_size", 0, 1), ("batch_size", -4, 1), ("accumulate", 0, 1), ("epochs", -1, 0), ("lr", -1, 0),
+                ("min_lr", -1, 0), ("warmup_epochs", -1, 0), ("warmup_steps", -1, 0), ("warmup_lr", -1, 0),
+                ("weight_decay", -1, 0), ("clip_grad", -1, 0), ("checkpoint_seconds", -1, 0), ("decay_rate", -1, 0),
+                ("drop_path", 2, "0 and below 1"), ("drop_path", 1, "0 and below 1"), ("ema", 1, "0 and below 1"),
+                ("ema", -1, 0), ("label_smoothing", 3, "0 and at most 1"), ("momentum", 2, "0 and at most 1"),
+            )
+        ),
+        *(
+            (f"data.{key}={value}", f"^data.{key} is {value}(.0)?, but must be at least 0")
+            for key, value in (
+                ("mixup", -1), ("cutmix", -1), ("holdout", -1), ("num_classes", -1), ("img_size", -8),
+                ("in_chans", -1), ("crop_pct", 1.5), ("crop_pct", -1), ("max_unreadable", -1), ("workers", -1),
+                ("random_crop_pad", -1), ("hflip", 2), ("reprob", 2), ("color_jitter", -1),
+            )
+        ),
+        *(
+            (f"arch_search.{key}={value}", f"^arch_search.{key} is {value}(.0)?, but must be at least {least}")
+            for key, value, least in (
+                ("population", 0, 1), ("generations", 0, 1), ("parents", 0, 1), ("calibration_images", 0, 1),
+                ("latency_batch", 0, 1), ("crossover", -1, 0), ("mutation", -1, 0), ("p_depth", 2, 0),
+                ("p_embed", -1, 0), ("p_block", 1.5, 0),
+            )
+        ),
+        *((f"data.{key}=0", f"^data.{key} is 0.*before it opens the images.*set data.{key}")
+          for key in ("num_classes", "img_size", "in_chans", "crop_pct")),
+        ("data.holdout=0", "data.holdout is 0, but .*; set it to at least 1"),
+        ("data.scale=(1, 0.5)", r"data.scale is \(1.0, 0.5\), but must go from a number above 0 upwards"),
+        ("data.std=(0,)", r"data.std is \(0.0,\), .* must be above 0"),
+        ("threads=0", "threads is 0, but must be at least 1"),
+        ("device=gpu", "device is 'gpu', but must be 'auto', 'cpu' or 'cuda'"),
+        ("supernet.schedule=linear", "^supernet.schedule is 'linear', but must be 'cosine', 'step' or 'constant'"),
+        ("supernet.sampling=all", "^supernet.sampling is 'all', but must be 'uniform' or 'sandwich'"),
+        ("supernet.sharing=none", "^supernet.sharing is 'none', but must be 'entangled' or 'classical'"),
+        ("supernet.milestones=(-1,)", r"^supernet.milestones is \(-1.0,\), but must be at least 0"),
+        # of two keys
+        ("supernet.accumulate=3", r"^supernet.batch_size is 128, but must be a multiple of accumulate \(3\)"),
+        ("arch_search.population=40", r"crossover 25 \+ mutation 25 must not be more than the population of 40"),
     ],
-)
+)  # fmt: skip
 def test_set_refuses(setting: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint) as caught:
         overridden(config("digits"), [setting])
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings_"),
+    [
+        ("debug_s4", ["space_search.backtrack=true", "space_search.method=s3"]),
+        ("digits", ["arch_search.population=10", "arch_search.crossover=5", "arch_search.mutation=5"]),
+        ("digits", ["supernet.batch_size=50", "supernet.accumulate=5"]),
+        ("digits", ["space_search.lower=2e5", "space_search.upper=3e5"]),
+        ("debug_glit", ["hierarchy=none", "space=s4_vit", "space_search.method=s4"]),
+    ],
+)
+def test_the_order_of_settings_is_no_matter(name: str, settings_: list[str]) -> None:
+    first, *others = (overridden(config(name), list(order)) for order in itertools.permutations(settings_))
+    assert all(other == first for other in others) and first != config(name)
+
+
+def test_training_alone_needs_neither_a_holdout_nor_a_shape() -> None:
+    """0 stands for the model's own there."""
+    run = overridden(
+        load_config("digits", TrainRun, "train"),
+        [f"data.{key}=0" for key in ("holdout", "num_classes", "img_size", "in_chans", "crop_pct")],
+    )
+    assert (run.data.holdout, run.data.img_size) == (0, 0)
+    for setting, complaint in (("train.batch_size=0", "train.batch_size is 0"), ("threads=0", "threads is 0")):
+        with pytest.raises(ValueError, match=f"^{complaint}, but must be at least 1"):
+            overridden(run, [setting])
 
 
 def shown(value: Any) -> str:
@@ -419,11 +549,18 @@ NUMBERS = [
 ]
 
 
-@given(place=st.sampled_from(NUMBERS), number=st.integers(0, 10**6))
+SHARES = ("hflip", "reprob", "crop_pct", "momentum", "label_smoothing", "drop_path", "ema")
+
+
+@given(place=st.sampled_from(NUMBERS), number=st.integers(1, 10**6))
 @settings(max_examples=150)
-def test_setting_a_number_changes_that_number_alone(place: tuple[str, str], number: int) -> None:
+def test_setting_a_number_changes_that_number_alone(place: tuple[str, str], number: float) -> None:
     name, key = place
     run = config(name)
+    if key.endswith(SHARES):
+        number /= 2 * 10**6
+    elif key.endswith(("batch_size", "accumulate")):
+        number = 2 ** (1 + number % 8) if key.endswith("batch_size") else 1  # whole micro-batches
     new = overridden(run, [f"{key}={number}"])
     assert value_at(new, key) == number
     *path, leaf = key.split(".")
@@ -460,6 +597,9 @@ def test_a_config_is_found_by_path_from_anywhere(tmp_path: Path, monkeypatch: py
         ("from s3zoo.space import S5", "cannot be read: ImportError"),
         ("config = SearchRun()", "cannot be read: NameError"),
         ("from s3zoo.training.config import Train\nconfig = Train(epoch=1)", "cannot be read: TypeError: .*'epoch'"),
+        ("1 / 0", "cannot be read: ZeroDivisionError: division by zero"),
+        ("raise RuntimeError('two\\nlines.')", r"cannot be read: RuntimeError: two lines\.$"),
+        ("from s3zoo.training.config import Train\nTrain(batch_size=0)", "cannot be read: batch_size is 0, but must"),
         ("run = 1", "must define `config`, a SearchRun; it has NoneType"),
         ("from s3zoo.space import S4_VIT\nconfig = S4_VIT", "must define `config`, a SearchRun; it has Space"),
     ],
@@ -469,7 +609,7 @@ def test_a_broken_config_is_named(content: str, complaint: str, tmp_path: Path) 
     path.write_text(content)
     with pytest.raises(ValueError, match=complaint) as caught:
         load_config(str(path), SearchRun, "search")
-    assert "mine.py" in str(caught.value)
+    assert "mine.py" in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_a_missing_config_is_named() -> None:

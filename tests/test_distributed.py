@@ -41,6 +41,14 @@ acting, alone = BatchNormAct2d(3), BatchNormAct2d(3)
 synchronise_batch_norms(acting)
 torch.testing.assert_close(acting(x[own, :, :, None]), alone(x[..., None])[own], rtol=1e-4, atol=1e-5)
 assert (acting.eval()(x[..., None]) >= 0).all()
+coarse = x[own].to(torch.bfloat16)  # as under autocast
+half = nn.BatchNorm1d(3)
+synchronise_batch_norms(half)
+out = half(coarse)
+assert out.dtype == torch.bfloat16
+total = coarse.double().sum((0, 2))
+ranks.sum(total)
+torch.testing.assert_close(half.running_mean.double(), 0.1 * total / 40, rtol=1e-5, atol=1e-7)  # 8 x 5 values
 assert ranks.gather([("item", i) for i in ranks.share(list(range(5)))]) == [("item", i) for i in range(5)]
 assert ranks.from_first(ranks.rank) == 0
 distributed.stop()

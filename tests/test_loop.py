@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import json
 import math
 import random
 from pathlib import Path
@@ -11,8 +12,9 @@ import torch
 import torch.nn.functional as F
 
 from s3zoo.models import MODELS
-from s3zoo.space import s3_space
-from s3zoo.supernet import Supernet
+from s3zoo.models.layers import DropPath
+from s3zoo.space import glit_space, s3_space
+from s3zoo.supernet import Supernet, recalibrate
 from s3zoo.training import checkpoint
 from s3zoo.training.config import Data, Train
 from s3zoo.training.data import ImageData
@@ -166,8 +168,6 @@ def test_classical_sharing_skips_candidates_that_were_not_sampled(tmp_path):
 
 
 def test_a_static_model_resumes_with_its_buffers(tmp_path):
-    from s3zoo.space import glit_space
-
     arch = glit_space(
         "g", 12, 3, depth=2, kernels=(3,), expansions=(1,), head_dims=(4,), mlp=(2,), patch_size=4
     ).sample(random.Random(0))
@@ -202,11 +202,64 @@ def test_a_loss_that_is_no_number_stops_with_a_sentence(tmp_path):
     assert state["step"] == 2 and all(t.isfinite().all() for t in tensors.values())
 
 
+def test_a_gradient_that_is_no_number_changes_nothing(tmp_path):
+    """The loss is finite, as is that of every step before; it is the last step, whose weights would be the result."""
+    net = supernet()
+    config = dataclasses.replace(TRAIN, epochs=1)
+
+    class Poisoned(SupernetTrainee):
+        def loss(self, model, inputs, targets, *, step, **options):
+            loss = super().loss(model, inputs, targets, step=step, **options)
+            if step < 2:
+                return loss
+            self.weights_before = net.flat.detach().clone()
+            return loss + next(model.parameters()).flatten()[0].mul(0).sqrt()  # 0, with the derivative 0 * inf
+
+    trainee = Poisoned(net, config, 0)
+    with pytest.raises(ValueError, match="norm of the gradient became nan at step 2; the last good checkpoint is kept"):
+        train(trainee, tmp_path, config)
+    assert torch.equal(net.flat, trainee.weights_before) and net.flat.isfinite().all()
+    tensors, state = checkpoint.load(tmp_path)
+    assert state["step"] == 2 and all(t.isfinite().all() for t in tensors.values())
+
+
+def test_ranks_leave_the_blocks_that_subnets_share_as_they_were(tmp_path):
+    """Between steps subnets are calibrated, also such as were not trained; a group of one stands in for the ranks."""
+    space = glit_space("g", 12, 3, depth=2, kernels=(3, 5), expansions=(1,), head_dims=(4,), mlp=(1, 2), patch_size=4)
+    config = dataclasses.replace(TRAIN, accumulate=1)
+    images = torch.rand(8, 1, 8, 8)
+    nets, kinds = [], set()
+
+    def calibrated(epoch):
+        for seed in range(4):
+            subnet = nets[-1].subnet(space.sample(random.Random(seed)))
+            assert recalibrate(subnet, [images])
+            kinds.update(type(m) for m in subnet.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm))
+            assert all(m.rows is None for m in subnet.modules() if isinstance(m, DropPath))
+        return {}
+
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        for ranks in (ONE, Ranks(0, 2, torch.device("cpu"))):
+            torch.manual_seed(0)
+            nets.append(Supernet(space, img_size=8, num_classes=10, in_chans=1, drop_path_rate=0.2))
+            fit(
+                SupernetTrainee(nets[-1], config, 0), config, ImageData(DATA, 0), seed=0, ranks=ranks, log=Log(None),
+                folder=tmp_path / str(ranks.world), name="test", at_epoch_end=calibrated,
+            )  # fmt: skip
+    finally:
+        torch.distributed.destroy_process_group()
+    assert kinds == {torch.nn.BatchNorm1d} or kinds == {torch.nn.BatchNorm2d}
+    losses = [[row["loss"] for row in map(json.loads, open(tmp_path / w / "epochs.jsonl"))] for w in ("1", "2")]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-4) and len(losses[0]) == 2
+
+
 def test_impossible_settings_are_named():
     net = supernet()
     for change, message in [
         ({"batch_size": 1000}, "only 96 training images"),
-        ({"accumulate": 3}, "multiple of 3"),
+        ({"accumulate": 3}, "multiple of.* .?3"),
         ({"schedule": "steps"}, "'cosine', 'step' or 'constant'"),
         ({"sampling": "fair"}, "'uniform' or 'sandwich'"),
     ]:
@@ -216,8 +269,6 @@ def test_impossible_settings_are_named():
 
 
 def test_drop_path_masks_follow_the_sample_not_the_shard():
-    from s3zoo.models.layers import DropPath
-
     layer = DropPath(0.5).train()
     torch.manual_seed(3)
     whole = layer(torch.ones(8, 2))

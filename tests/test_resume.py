@@ -5,6 +5,7 @@ import hashlib
 import itertools
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -39,16 +40,62 @@ def fingerprint(folder: Path) -> dict[str, str]:
     return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
 
 
-def start(folder: Path, *settings: str, config: Path = TOY, launcher: tuple[str, ...] = ()) -> subprocess.Popen:
-    command = [sys.executable, *launcher, str(TOOL), str(config), "--out", str(folder)]
-    command += [part for setting in settings for part in ("--set", setting)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent)}
+def arguments(folder: Path, settings: tuple[str, ...], config: Path = TOY) -> list[str]:
+    return [str(config), "--out", str(folder), *(part for setting in settings for part in ("--set", setting))]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent)}
+
+
+def start(folder: Path, *settings: str, launcher: tuple[str, ...] = (), **options) -> subprocess.Popen:
+    """The real command."""
     return subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        [sys.executable, *launcher, str(TOOL), *arguments(folder, settings, **options)], env=environment(), text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+    )  # fmt: skip
+
+
+class Born:
+    """A process of the nursery; as much of Popen as is needed here."""
+
+    def __init__(self, nursery: subprocess.Popen, output: Path, arguments: list[str]) -> None:
+        self.nursery, self.output, self.returncode = nursery, output, None
+        print(json.dumps({"arguments": arguments, "output": str(output)}), file=nursery.stdin, flush=True)
+        self.pid = int(nursery.stdout.readline())
+
+    def poll(self) -> int | None:
+        if self.returncode is None and select.select([self.nursery.stdout], [], [], 0)[0]:
+            self.wait()
+        return self.returncode
+
+    def wait(self) -> None:
+        self.returncode = int(self.nursery.stdout.readline())
+
+    def communicate(self, timeout: float) -> tuple[str, None]:
+        deadline = time.monotonic() + timeout
+        while self.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return self.output.read_text(), None
+
+
+@pytest.fixture(scope="module")
+def born(tmp_path_factory):
+    """Like `start`, without its seconds."""
+    outputs = tmp_path_factory.mktemp("outputs")
+    nursery = subprocess.Popen(
+        [sys.executable, str(HERE / "nursery.py")], env=environment(), text=True, bufsize=1,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    numbers = itertools.count()
+    yield lambda folder, *settings, **options: Born(
+        nursery, outputs / str(next(numbers)), arguments(folder, settings, **options)
     )
+    nursery.stdin.close()
+    nursery.wait(60)
 
 
-def wait_for(process: subprocess.Popen, pattern: str, folder: Path, lines: int = 0) -> None:
+def wait_for(process: subprocess.Popen | Born, pattern: str, folder: Path, lines: int = 0) -> None:
     """Until a file is there (with so many lines), as long as the run goes on."""
     deadline = time.monotonic() + 240
     while time.monotonic() < deadline:
@@ -57,12 +104,12 @@ def wait_for(process: subprocess.Popen, pattern: str, folder: Path, lines: int =
                 if not lines or len(found.read_text().splitlines()) >= lines:
                     return
         if process.poll() is not None:
-            pytest.fail(f"ended before {pattern}: {process.stdout.read()}")
+            pytest.fail(f"ended before {pattern}: {process.communicate(timeout=9)[0]}")
         time.sleep(0.002)
     pytest.fail(f"{pattern} never came")
 
 
-def killed_and_resumed(folder: Path, phases, *settings: str, workers=(0, 2), **options) -> str:
+def killed_and_resumed(start, folder: Path, phases, *settings: str, workers=(0, 2), **options) -> str:
     """Start, kill and start again, once for each phase, then let it end; what it says at last.
 
     The number of loader workers alternates between the starts.
@@ -71,13 +118,25 @@ def killed_and_resumed(folder: Path, phases, *settings: str, workers=(0, 2), **o
     for pattern, lines in phases:
         process = start(folder, *settings, f"data.workers={next(workers)}", **options)
         wait_for(process, pattern, folder, lines)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        kill(process)
         assert not (folder / "result.json").exists()
     process = start(folder, *settings, f"data.workers={next(workers)}", **options)
     output = process.communicate(timeout=240)[0]
     assert process.returncode == 0, output
     return output
+
+
+def kill(process: subprocess.Popen | Born) -> None:
+    """With its children: torchrun's ranks have sessions of their own, and so do loader workers."""
+    for child in children(process.pid):
+        os.kill(child, signal.SIGKILL)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def children(pid: int) -> list[int]:
+    found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True).stdout
+    return [int(child) for child in found.split()]
 
 
 PHASES = [
@@ -90,13 +149,13 @@ PHASES = [
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_killed_in_every_phase_it_ends_with_the_same_bits(finished, tmp_path, workers):
+def test_killed_in_every_phase_it_ends_with_the_same_bits(finished, born, tmp_path, workers):
     assert (finished / "space1/search-0/finish-0").exists(), "the toy visits two spaces"
-    assert "resumed" in killed_and_resumed(tmp_path, PHASES, workers=[workers])
+    assert "resumed" in killed_and_resumed(born, tmp_path, PHASES, workers=[workers])
     assert fingerprint(tmp_path) == fingerprint(finished)
 
 
-def test_killed_while_measuring_latency_and_auditing_it_ends_with_the_same_bits(tmp_path):
+def test_killed_while_measuring_latency_and_auditing_it_ends_with_the_same_bits(born, tmp_path):
     """What is measured differs from run to run, so the run to compare with takes the table of the killed one."""
     settings = (
         "space_search.audit=2", "space_search.search_each_space=True", "final.top=1", "space_search.samples=10",
@@ -111,23 +170,23 @@ def test_killed_while_measuring_latency_and_auditing_it_ends_with_the_same_bits(
         ("space1/audit/finetune-*/step-*", 0),
         ("space1/audit/retrain-*/step-*", 0),
     ]
-    killed_and_resumed(killed, phases, *settings)
+    killed_and_resumed(born, killed, phases, *settings)
     assert not list(killed.rglob("*.part.jsonl"))
     search(overridden(toy(), [*settings, f"arch_search.latency_table={killed / 'latency.json'}"]), whole)
     assert fingerprint(killed) == fingerprint(whole)
 
 
-def test_glit_killed_in_both_stages_ends_with_the_same_bits(glit, tmp_path):
+def test_glit_killed_in_both_stages_ends_with_the_same_bits(glit, born, tmp_path):
     places = ("space0/supernet/step-*", 0), ("space0/evaluated.jsonl", 1)
     phases = [*places, *((pattern.replace("space0", "space1"), lines) for pattern, lines in places)]
-    killed_and_resumed(tmp_path, phases, config=TOY_GLIT)
+    killed_and_resumed(born, tmp_path, phases, config=TOY_GLIT)
     assert fingerprint(tmp_path) == fingerprint(glit)
 
 
-def test_killed_in_the_middle_of_a_race_it_ends_with_the_same_bits(raced, tmp_path):
+def test_killed_in_the_middle_of_a_race_it_ends_with_the_same_bits(raced, born, tmp_path):
     phases = [("space0/evaluated.part.jsonl", lines) for lines in (1, 20)]
     phases += [("space0/evaluated.jsonl", 40), ("space0/search-0/winner.json", 0)]
-    killed_and_resumed(tmp_path, phases, *RACING)
+    killed_and_resumed(born, tmp_path, phases, *RACING)
     assert fingerprint(tmp_path) == fingerprint(raced)
 
 
@@ -186,16 +245,32 @@ def test_two_ranks_race_to_what_one_process_finds(raced, tmp_path):
     """In the same supernet: answers are shared, decisions are the first rank's, also after a kill."""
     shutil.copytree(raced / "space0/supernet", tmp_path / "space0/supernet")
     shutil.copy(raced / "run.json", tmp_path)
-    killed_and_resumed(tmp_path, [("space0/evaluated.part.jsonl", 20)], *RACING, launcher=TORCHRUN)
+    output = killed_and_resumed(
+        start, tmp_path, [("space0/evaluated.part.jsonl", 20)], *RACING, workers=[0], launcher=TORCHRUN
+    )
+    assert "generation" in output and "finished" not in output
     assert fingerprint(tmp_path) == fingerprint(raced)
+
+
+def test_two_ranks_search_a_network_with_batch_norms(glit, tmp_path):
+    """GLiT's: their statistics are of the whole batch in training, and of each subnet in scoring."""
+    process = start(tmp_path, config=TOY_GLIT, launcher=TORCHRUN)
+    output = process.communicate(timeout=400)[0]
+    assert process.returncode == 0, output
+    one, two = supernet_weights(glit), supernet_weights(tmp_path)
+    assert one.keys() == two.keys()
+    for name, weight in one.items():
+        if ".conv.bias" not in name:  # a batch norm follows: its gradient is nought but noise, which Adam scales up
+            torch.testing.assert_close(two[name], weight, rtol=1e-3, atol=2e-4, msg=name)
+    best = [json.loads((folder / "result.json").read_text())["winners"][0]["accuracy"] for folder in (glit, tmp_path)]
+    assert best[0] == pytest.approx(best[1], abs=100 * 2.1 / 60)  # two of the held-out images
 
 
 def test_a_killed_rank_is_restarted_and_the_result_is_the_same(two_ranks, tmp_path):
     process = start(tmp_path, launcher=(*TORCHRUN, "--max-restarts=1"))
     wait_for(process, "space0/supernet/step-*", tmp_path)
-    children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
-    assert len(children) == 2
-    os.kill(int(children[1]), signal.SIGKILL)
+    _, second = children(process.pid)
+    os.kill(second, signal.SIGKILL)
     output = process.communicate(timeout=400)[0]
     assert process.returncode == 0, output
     assert fingerprint(tmp_path) == fingerprint(two_ranks)

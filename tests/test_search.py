@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,15 +10,18 @@ from pathlib import Path
 import pytest
 import timm
 import torch
+from safetensors.torch import load_file
 
 from s3zoo import cost
 from s3zoo.arch import Arch
-from s3zoo.search.command import main, seeds_table
+from s3zoo.search import space_search
+from s3zoo.search.budget import Pricer, ranges
+from s3zoo.search.command import main, plan, seeds_table
 from s3zoo.search.config import SearchRun
 from s3zoo.search.evaluate import accuracy, wilson
 from s3zoo.search.pipeline import Search, kendall
-from s3zoo.search.space_search import SpaceSearch
-from s3zoo.space import Space
+from s3zoo.search.space_search import Decision, SpaceSearch
+from s3zoo.space import Space, glit_split
 from s3zoo.training.config import load_config, overridden
 from s3zoo.training.data import ImageData
 from s3zoo.training.distributed import Ranks
@@ -188,8 +192,8 @@ def test_racing_drops_some_and_scores_its_winner_in_full(raced):
     assert winner["params"] <= 6_000
 
 
-def test_search_each_space_audit_and_backtracking(tmp_path):
-    options = {"samples": 10, "search_each_space": True, "audit": 3, "backtrack": True, "tau": 15}
+def test_search_each_space_and_audit(tmp_path):
+    options = {"samples": 10, "search_each_space": True, "audit": 3, "tau": 15}
     run = toy(space_search=SpaceSearch(method="s3", iterations=1, **options))
     fast = dataclasses.replace(run.final.train, epochs=1, checkpoint_seconds=60)
     run = dataclasses.replace(
@@ -201,6 +205,40 @@ def test_search_each_space_audit_and_backtracking(tmp_path):
     assert all(row["best"][0]["params"] <= 6_000 for row in result["spaces"])
     audit = json.loads(next(tmp_path.glob("space*/audit.json")).read_text())
     assert len(audit["networks"]) == 3 and -1 <= audit["kendall_retrain"] <= 1
+
+
+LIMITED = ("space_search.upper=2000", "space_search.iterations=3", "space_search.samples=10", "supernet.epochs=1")
+
+
+@pytest.fixture
+def growing(monkeypatch):
+    """Whatever the scores, the widths grow by a step."""
+
+    def wider(space, scored, config, **options):
+        after = space.moved({dim.name: dim.step for dim in space.searched if dim.gene == "embed_dim"})
+        return Decision(after, True, "", {"method": "s3", "samples": len(scored), "dims": []})
+
+    monkeypatch.setattr(space_search, "s3_decide", wider)
+
+
+@pytest.mark.parametrize("budgets", ["('params<=2000',)", "()"])
+def test_s3_steps_back_from_a_space_beyond_the_limits(growing, tmp_path, budgets):
+    """With and without a budget of its own: then that of the space search holds."""
+    run = overridden(toy(), [*LIMITED, "space_search.backtrack=True", f"arch_search.budgets={budgets}"])
+    result = search(run, tmp_path)
+    smallest = [space["params"][0] for space in result["spaces"]]
+    assert smallest[-2] < 2000 < smallest[-1]
+    last = json.loads((tmp_path / "space_search.jsonl").read_text().splitlines()[-1])["decision"]
+    assert not last["moved"] and last["reason"] == "it has no network within the limits"
+    assert f"backtracked to space{len(smallest) - 2}" in (tmp_path / "log.txt").read_text()
+    assert result["winners"][0]["params"] < 2000
+
+
+def test_without_a_budget_limits_hold_where_they_can(growing, tmp_path):
+    run = overridden(toy(), [*LIMITED, "arch_search.budgets=()"])  # no way back
+    result = search(run, tmp_path)
+    assert result["winners"][0]["params"] > 2000 and result["winners"][0]["budget"] == "no limit"
+    assert "no network is within params <= 1.999K, so the search goes without" in (tmp_path / "log.txt").read_text()
 
 
 def test_glits_hierarchy(glit):
@@ -240,6 +278,57 @@ def test_an_infeasible_budget_is_answered_before_training(tmp_path):
     assert not (tmp_path / "space0").exists()
 
 
+def test_glits_budget_is_that_of_its_first_stage(tmp_path):
+    """In the whole space there are such networks, but not with the plain details of the first stage."""
+    run = toy(TOY_GLIT)
+    least = [ranges(space, Pricer(**run.priced))["macs"][0] for space in (run.space, glit_split(run.space))]
+    assert least[0] < least[1]
+    with pytest.raises(ValueError, match="macs"):
+        search(overridden(run, [f"arch_search.budgets=('macs<={(least[0] + least[1]) / 2}',)"]), tmp_path)
+    assert not (tmp_path / "run.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("arch_search.population=8", "population of 8"),
+        ("final.train.opt=foo", "foo"),
+        ("final.train.schedule=foo", "'foo'"),
+        ("final.train.batch_size=1000", "only 128 training images"),
+        ("supernet.batch_size=30", None),  # one process, no micro-batches: this is fine
+        ("supernet.accumulate=5", "multiple of"),
+    ],
+)
+def test_what_training_would_refuse_is_refused_before_it(tmp_path, setting, message):
+    def begin():
+        return Search(overridden(toy(), [setting]), tmp_path, ONE, Log(tmp_path, tensorboard=False), Stop())
+
+    if message is None:
+        assert begin()
+        return
+    with pytest.raises(ValueError, match=message) as error:
+        begin()
+    assert "\n" not in str(error.value) and not (tmp_path / "run.json").exists()
+
+
+def test_nodes_that_do_not_share_the_folder_are_told(tmp_path):
+    """Ranks that see different run.json files: a stand-in for a second node that sees none."""
+
+    class Two(Ranks):
+        def gather(self, own):
+            return [*own, ""] if "config" in str(own[0]) else own
+
+    ranks = Two(0, 1, torch.device("cpu"))
+    with pytest.raises(ValueError, match="give an --out that all nodes share"):
+        Search(quick(toy()), tmp_path, ranks, Log(tmp_path, tensorboard=False), Stop())
+
+
+def test_more_unreadable_images_may_be_allowed_later(finished):
+    run = toy()
+    allowed = dataclasses.replace(run, data=dataclasses.replace(run.data, max_unreadable=5))
+    assert search(allowed, finished) == json.loads((finished / "result.json").read_text())
+
+
 def test_limits_that_no_network_meets_are_answered_before_training(tmp_path):
     run = toy(space_search=SpaceSearch(method="s3", iterations=1, samples=5, upper=10))
     with pytest.raises(ValueError, match="params go from 1,148 to 5,462"):
@@ -252,6 +341,17 @@ def test_dry_run_needs_no_data(capsys):
     shown = capsys.readouterr().out
     assert "20,736 architectures" in shown  # (2 widths x (8 + 8^2 blocks))^2
     assert "params <= 6K" in shown and "2 x 2 epochs" in shown
+    assert "steps        up to 32 with 128 training images: 2 x 8 (supernet) + 2 x 8 (finetune)" in shown
+    assert "disk         about 0." in shown
+
+
+def test_the_plan_knows_how_large_a_run_becomes(finished):
+    """In the numbers it keeps: networks so small are mostly names in their files. The second space may differ."""
+    told = re.search(r"about [\d.]+ MB, ([\d.]+) MB once", plan(toy()))
+    kept = [tensor for path in finished.rglob("*.safetensors") for tensor in load_file(path).values()]
+    records = sum(path.stat().st_size for path in finished.rglob("*.jsonl"))
+    size = (4 * sum(tensor.numel() for tensor in kept) + records) / 1e6
+    assert told is not None and size / 1.5 < float(told[1]) < 1.5 * size
 
 
 @pytest.mark.parametrize(
@@ -261,7 +361,10 @@ def test_dry_run_needs_no_data(capsys):
         ([str(TOY), "--set", "supernet.lt=1"], "did you mean 'supernet.lr'"),
         ([str(TOY), "--set", "supernet.epochs=many"], "type int"),
         ([str(TOY), "--seeds", "0"], "--seeds is 0"),
+        ([str(TOY), "--seeds", "0", "--dry-run"], "--seeds is 0"),
         ([str(TOY), "--set", "arch_search.budgets=('params<=fast',)", "--dry-run"], "params<=fast"),
+        ([str(TOY), "--set", "supernet.batch_size=0"], "supernet.batch_size is 0"),
+        ([str(TOY), "--set", "data.num_classes=0"], "a search must know it before it opens the images"),
     ],
 )
 def test_mistakes_get_one_sentence(arguments, message, tmp_path):

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import json
+import random
 import statistics
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from s3zoo.search.budget import Budget, Feasible, Pricer, ranges
 from s3zoo.search.config import SearchRun
-from s3zoo.training.config import load_config, overridden
+from s3zoo.space import glit_details, glit_split
+from s3zoo.training.config import Train, load_config, overridden
 
 DEFAULT = "digits"
 
@@ -60,17 +66,33 @@ def seeds_table(results: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+# What would be done
+
+# Training images of datasets that are the same everywhere, by name and split.
+IMAGES = {
+    ("digits", "train"): 1437,
+    ("torch/cifar10", "train"): 50_000,
+    ("torch/cifar100", "train"): 50_000,
+    ("torch/mnist", "train"): 60_000,
+    ("torch/fashion_mnist", "train"): 60_000,
+}
+
+
 def plan(run: SearchRun, seeds: int = 1) -> str:
     """What a run would do: sizes, ranges, steps, disk."""
-    from s3zoo.search.budget import Budget, Pricer, ranges
-
-    data, train, search = run.data, run.supernet, run.arch_search
+    if seeds < 1:
+        raise ValueError(f"--seeds is {seeds}, but must be at least 1.")
+    data, train, search, moves = run.data, run.supernet, run.arch_search, run.space_search
     price = Pricer(**run.priced)
-    shifts = run.space_search.iterations if run.space_search.method != "none" else 0
-    supernets = 2 if run.hierarchy == "glit" else shifts + 1
+    shifts = moves.iterations if moves.method != "none" else 0
+    stages = 2 if run.hierarchy == "glit" else shifts + 1
+    searched = stages if run.hierarchy == "glit" or moves.search_each_space else 1
     extent = ranges(run.space, price)
-    evaluations = search.population * search.generations * max(1, len(search.budgets))
-    disk = extent["params"][1] * 4 * 3 * 2 * supernets  # weights and two moments, two checkpoints
+    budgets = [Budget.parse(text) for text in search.budgets]
+    evaluations = search.population * search.generations * max(1, len(budgets))
+    scores = moves.samples if moves.method == "s3" else 2 * moves.pairs * len(run.space.searched)
+    networks = _network_weights(run, price)
+    trainings = _trainings(run, networks, stages, searched)
     lines = [
         f"run          {run.name}, seed {run.seed}" + (f" and {seeds - 1} more" if seeds > 1 else ""),
         f"data         {data.name or 'folder'} {data.root}, {data.img_size} x {data.img_size},"
@@ -80,17 +102,113 @@ def plan(run: SearchRun, seeds: int = 1) -> str:
         "MACs         {:,.0f} to {:,.0f}".format(*extent["macs"]),
         *(f"  {d.name:<22} {', '.join(f'{c:g}' for c in d.choices)}" for d in run.space.dims if len(d.choices) > 1),
         *_tower_lines(run),
-        f"space search {run.space_search.method}, {shifts} shifts",
+        f"space search {moves.method}, {shifts} shifts"
+        + (f", up to {scores:,} evaluations for each" if shifts else ""),
         f"supernet     the weights of {run.supernet_weights}, nothing is trained"
         if run.supernet_weights
-        else f"supernets    {supernets} x {train.epochs} epochs, batch {train.batch_size}, {train.sampling},"
+        else f"supernets    {stages} x {train.epochs} epochs, batch {train.batch_size}, {train.sampling},"
         f" {train.sharing}",
         f"arch search  {search.method}, up to {evaluations:,} evaluations"
-        + (f", budgets {'; '.join(str(Budget.parse(b)) for b in search.budgets)}" if search.budgets else ""),
+        + (f" in each of {searched} {'stages' if run.hierarchy == 'glit' else 'spaces'}" if searched > 1 else "")
+        + (f", budgets {'; '.join(map(str, budgets))}" if budgets else ""),
         f"final        {run.final.mode}, top {run.final.top}",
-        f"disk         about {disk * seeds / 1e6:,.0f} MB",
+        f"steps        {_steps(run, trainings, seeds)}",
+        f"disk         {_disk(run, trainings, networks, scores * shifts + evaluations * searched, seeds)}",
     ]
     return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Training:
+    """Trainings of one kind."""
+
+    kind: str
+    times: int
+    train: Train
+    weights: int  # of what is trained
+
+    def steps(self, images: int) -> int:
+        """Of one of them; without a number of images, for every 1,000."""
+        batch = self.train.batch_size
+        return self.train.epochs * (images // batch) if images else round(self.train.epochs * 1000 / batch)
+
+
+def _trainings(run: SearchRun, networks: list[int], stages: int, searched: int) -> list[Training]:
+    """All trainings of a run; spaces that are still to be found are taken to be as large as the first."""
+    final, audit = run.final, run.space_search.audit
+    sizes = [] if run.supernet_weights else _supernet_weights(run)
+    times = stages // max(1, len(sizes))
+    found = [Training("supernet", times, run.supernet, size) for size in sizes]
+    if final.mode != "inherit":
+        found += [Training(final.mode, searched * final.top, final.train, size) for size in networks]
+    if audit:
+        found.append(Training("audit", 2 * audit, final.train, max(networks)))
+    return [training for training in found if training.train.epochs]
+
+
+def _supernet_weights(run: SearchRun) -> list[int]:
+    """How many weights the supernet of the first space has, or those of GLiT's two stages."""
+    from s3zoo.models.ladder import build_tower  # torch is needed from here on
+    from s3zoo.supernet import Supernet
+
+    spaces, args = [run.space], dict[str, Any](device="meta")
+    if run.hierarchy == "glit":
+        spaces = [glit_split(run.space), glit_details(run.space, run.space.sample(random.Random(0)))]
+    if run.space.family == "ladder":
+        data = run.data
+        args["tower"] = build_tower(run.tower.name, img_size=data.img_size, in_chans=data.in_chans, device="meta")
+    made = (Supernet(s, sharing=run.supernet.sharing, device="meta", model_args=args, **run.shape) for s in spaces)
+    return [len(supernet.flat) for supernet in made]
+
+
+def _network_weights(run: SearchRun, price: Pricer) -> list[int]:
+    """For each budget the parameters of a large network within it."""
+    largest, found = int(price(run.space.largest())["params"]), []
+    for text in run.arch_search.budgets or ("",):
+        limits = {metric: limit for metric, limit in Budget.parse(text).limits.items() if metric != "latency"}
+        feasible, rng = Feasible(run.space, Budget(limits), price), random.Random(0)
+        drawn = [int(price(arch)["params"]) for _ in range(20) if (arch := feasible.draw(rng)) is not None]
+        found.append(max(drawn, default=largest))
+    return found
+
+
+def _steps(run: SearchRun, trainings: list[Training], seeds: int) -> str:
+    data = run.data
+    known = 0 if data.classes else IMAGES.get((data.name, data.train_split), 0)
+    images = max(0, min(known - data.holdout, data.train_limit or known)) if known else data.train_limit
+    alike: Counter[tuple[str, int]] = Counter()
+    for training in trainings:
+        alike[training.kind, training.steps(images)] += training.times
+    total = seeds * sum(one * times for (_, one), times in alike.items())
+    parts = " + ".join(f"{times} x {one:,} ({kind})" for (kind, one), times in alike.items())
+    where = f"with {images:,} training images" if images else "for every 1,000 training images"
+    parts += f", for {seeds} seeds" if seeds > 1 else ""
+    return f"up to {total:,} {where}: {parts}" if trainings else "none"
+
+
+def _disk(run: SearchRun, trainings: list[Training], networks: list[int], rows: int, seeds: int) -> str:
+    """Weights and what the optimizer remembers of them in every checkpoint, the exported models, a row a score."""
+    from s3zoo.training.features import shown
+
+    checkpoints = sum(4 * each.times * each.weights * _copies(each.train) for each in trainings)
+    rest = 4 * sum(networks) + rows * len(json.dumps(run.space.largest().to_dict()))
+    least, most = (shown(seeds * (count * checkpoints + rest)) for count in (1, 2))
+    text = f"about {least}" + (f", {most} once trainings have lasted for two checkpoints" if trainings else "")
+    text += ", if later spaces are as large as the first" if run.space_search.method != "none" else ""
+    return text + (", and the features" if run.space.family == "ladder" and run.tower.cache != "none" else "")
+
+
+def _copies(train: Train) -> int:
+    """How many numbers a checkpoint has for each weight."""
+    import torch
+
+    from s3zoo.training.loop import ModelTrainee, make_optimizer
+
+    layer = torch.nn.Linear(8, 8, bias=False)
+    optimizer = make_optimizer(ModelTrainee(layer), train)
+    optimizer.step()
+    kept = sum(value.numel() for value in optimizer.state[layer.weight].values() if torch.is_tensor(value))
+    return 1 + kept // 64 + bool(train.ema)
 
 
 def _tower_lines(run: SearchRun) -> list[str]:

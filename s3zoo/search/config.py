@@ -7,7 +7,7 @@ from typing import Any
 
 from s3zoo.search.space_search import SpaceSearch
 from s3zoo.space import S3_INITIAL, Space
-from s3zoo.training.config import Run, Tower, Train
+from s3zoo.training.config import Run, Tower, Train, check_range, check_word
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,16 @@ class ArchSearch:
     latency_table: str = ""
 
     def __post_init__(self) -> None:
-        if self.method not in ("evolution", "random"):
-            raise ValueError(f"arch_search.method is {self.method!r}, but must be 'evolution' or 'random'.")
-        for key in ("latency_batch", "latency_repeats"):
-            if getattr(self, key) < 1:
-                raise ValueError(f"arch_search.{key} is {getattr(self, key)}, but must be at least 1.")
+        check_word(self, "arch_search.", "method", "evolution", "random")
+        counts = "population generations parents calibration_images latency_batch latency_repeats"
+        check_range(self, "arch_search.", counts, 1)
+        check_range(self, "arch_search.", "crossover mutation", 0)
+        check_range(self, "arch_search.", "p_depth p_embed p_block", 0, 1)
+        if self.crossover + self.mutation > self.population:
+            raise ValueError(
+                f"arch_search.crossover {self.crossover} + mutation {self.mutation} must not be more than the"
+                f" population of {self.population}; lower them or raise the population."
+            )
 
 
 @dataclass(frozen=True)
@@ -50,10 +55,8 @@ class Final:
     train: Train = field(default_factory=Train)
 
     def __post_init__(self) -> None:
-        if self.mode not in ("inherit", "finetune", "retrain"):
-            raise ValueError(f"final.mode is {self.mode!r}, but must be 'inherit', 'finetune' or 'retrain'.")
-        if self.top < 1:
-            raise ValueError(f"final.top is {self.top}, but must be at least 1.")
+        check_word(self, "final.", "mode", "inherit", "finetune", "retrain")
+        check_range(self, "final.", "top", 1)
 
 
 @dataclass(frozen=True)
@@ -70,8 +73,19 @@ class SearchRun(Run):
     tower: Tower = field(default_factory=Tower)  # of family "ladder" only
 
     def __post_init__(self) -> None:
-        if self.hierarchy not in ("none", "glit"):
-            raise ValueError(f"hierarchy is {self.hierarchy!r}, but must be 'none' or 'glit'.")
+        super().__post_init__()
+        check_word(self, "", "hierarchy", "none", "glit")
+        # Networks are priced and built for a shape that is known before the images are.
+        for name in ("num_classes", "img_size", "in_chans", "crop_pct", "mean", "std", "interpolation"):
+            if not (value := getattr(self.data, name)):
+                raise ValueError(
+                    f"data.{name} is {value!r}, but a search must know it before it opens the images, because networks"
+                    f" are priced first; set data.{name}."
+                )
+        if not self.data.holdout:
+            raise ValueError(
+                "data.holdout is 0, but a search compares networks on images that are held out; set it to at least 1."
+            )
         if self.space.family != "ladder" and self.tower != Tower():
             raise ValueError(
                 f"tower is set, but networks of space family {self.space.family!r} read none; leave it, or take a space"

@@ -18,6 +18,7 @@ on wherever the last one ended:
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 import statistics
 from collections.abc import Callable, Iterable
@@ -32,7 +33,7 @@ from s3zoo.arch import Arch
 from s3zoo.artefact import save_model
 from s3zoo.models import MODELS
 from s3zoo.search import space_search as spaces
-from s3zoo.search.budget import Budget, Feasible, Pricer, check_feasible, ranges
+from s3zoo.search.budget import Budget, Feasible, Limit, Pricer, check_feasible, ranges
 from s3zoo.search.config import SearchRun
 from s3zoo.search.evaluate import Evaluator, RacingEvaluator
 from s3zoo.search.evolution import Evolution, RandomSearch, pareto
@@ -48,7 +49,7 @@ from s3zoo.training.distributed import Ranks
 from s3zoo.training.features import FeatureData, tower_of, tower_record
 from s3zoo.training.folder import check_folder, claim_folder
 from s3zoo.training.log import Log
-from s3zoo.training.loop import Interrupted, ModelTrainee, Stop, SupernetTrainee, fit, number
+from s3zoo.training.loop import Interrupted, ModelTrainee, Stop, SupernetTrainee, check, fit, number
 from s3zoo.training.provenance import provenance as record
 
 HEALTH_IMAGES = 512
@@ -81,17 +82,19 @@ class Search:
             )
         self.data = self._images()
         self.data.check_splits()
-        self.budgets = [Budget.parse(text) for text in run.arch_search.budgets] or [Budget()]
+        self.budgets = [Budget.parse(text) for text in run.arch_search.budgets] or [self._limits()]
         priced: dict[str, Any] = run.priced
         self.sizes = Pricer(**priced)  # of networks of any space
         identity = {"data": self.data.fingerprint} | ({} if self.tower is None else {"tower": tower_record(self.tower)})
         check_folder(folder, run, **identity)  # before minutes are spent on measuring
+        self._check_settings()
         self.latency = self._latency_table()
         self.pricer = Pricer(**priced, latency=self.latency)  # of spaces that were visited
         self._measure(run.space)
         if run.space_search.method == "none":  # the only space there will be: say at once what it cannot give
+            first = glit_split(run.space) if run.hierarchy == "glit" else run.space
             for budget in self.budgets:
-                check_feasible(run.space, budget, self.pricer, random.Random(run.seed))
+                check_feasible(first, budget, self.pricer, random.Random(run.seed))
         elif run.space_search.method == "s3" and not spaces.s3_samples(run.space, 1, random.Random(0), self._limited):
             extent = "{:,.0f} to {:,.0f}".format(*ranges(run.space, self.sizes)[run.space_search.limit_metric])
             raise ValueError(
@@ -99,6 +102,26 @@ class Search:
                 f" {run.space_search.limit_metric} go from {extent}, so change the limits or the space."
             )
         claim_folder(folder, run, ranks, **identity)
+        if run.space_search.method != "none" and not self._some_feasible(run.space):
+            budgets = " or ".join(map(str, self.budgets))
+            self.log.say(f"{run.space.name} has no network within {budgets}: it must be left, or the search will fail")
+
+    def _limits(self) -> Budget:
+        """Where no budget is given, the networks of a searched space are held to the limits of its search."""
+        config = self.run.space_search
+        if config.method == "none" or (config.lower, config.upper) == (0.0, math.inf):
+            return Budget()
+        below = math.ceil(config.upper) - 1 if config.upper < math.inf else math.inf  # costs are whole numbers
+        return Budget({config.limit_metric: Limit(config.lower, below)})
+
+    def _check_settings(self) -> None:
+        """Refuse before the first step what would be refused after the last one of a supernet."""
+        run = self.run
+        Evolution(run.space, seed=0, **self._evolution_options)
+        if not run.supernet_weights:
+            check(run.supernet, self.data, self.ranks)
+        if run.final.mode != "inherit" or run.space_search.audit:
+            check(run.final.train, self.data, self.ranks)
 
     def _images(self) -> ImageData:
         run, ranks, tower = self.run, self.ranks, self.tower
@@ -181,6 +204,9 @@ class Search:
         frozen = spaces.equivalent_dims(space, self.run.data.img_size)
         if config.method == "s3":
             archs = spaces.s3_samples(space, config.samples, rng, self._limited, evaluate.identity)
+            if not archs:
+                record = {"method": "s3", "samples": 0, "dims": []}
+                return spaces.Decision(space, False, "it has no network within the limits", record)
             errors = [100 - score for score in evaluate(archs)]
             return spaces.s3_decide(space, list(zip(archs, errors, strict=True)), config, frozen=frozen)
         pairs = spaces.s4_pairs(space, config.pairs, rng, frozen=frozen)
@@ -330,6 +356,9 @@ class Search:
     def _search_space(self, supernet: Supernet, place: Path) -> list[list[Finished]]:
         """For every budget the finished networks, best first."""
         rng = random.Random(number(self.run.seed, "budget"))
+        if not self.run.arch_search.budgets and not self._some_feasible(supernet.space):
+            self.log.say(f"{place.name}: no network is within {self.budgets[0]}, so the search goes without limits")
+            self.budgets = [Budget()]
         filters = [check_feasible(supernet.space, budget, self.pricer, rng) for budget in self.budgets]
         evaluate = self._evaluator(
             supernet, place / "evaluated.jsonl", f"{place.name}: search", racing=self.run.arch_search.racing
@@ -349,20 +378,16 @@ class Search:
         return found
 
     def _engine(self, space: Space, feasible: Feasible, identity: Callable[[Arch], Arch], index: int) -> Evolution:
-        options = self.run.arch_search
-        common: dict[str, Any] = {
-            "seed": number(self.run.seed, "evolution", index),
-            "feasible": feasible,
-            "draw": feasible.draw,
-            "identity": identity,
-            "population": options.population,
-            "generations": options.generations,
-        }
-        engine = RandomSearch if options.method == "random" else Evolution
+        engine = RandomSearch if self.run.arch_search.method == "random" else Evolution
+        seed = number(self.run.seed, "evolution", index)
         return engine(
-            space, **common, parents=options.parents, crossover=options.crossover, mutation=options.mutation,
-            p_depth=options.p_depth, p_embed=options.p_embed, p_block=options.p_block,
-        )  # fmt: skip
+            space, seed=seed, feasible=feasible, draw=feasible.draw, identity=identity, **self._evolution_options
+        )
+
+    @property
+    def _evolution_options(self) -> dict[str, Any]:
+        names = ("population", "generations", "parents", "crossover", "mutation", "p_depth", "p_embed", "p_block")
+        return {name: getattr(self.run.arch_search, name) for name in names}
 
     def _evolve(self, engine: Evolution, evaluate: Evaluator, where: str) -> None:
         generation = 0
@@ -476,7 +501,7 @@ class Search:
     # The end
 
     def _conclude(self, finished: list[list[Finished]], visited: list[dict[str, Any]]) -> dict[str, Any]:
-        """Export the winners, then open the test images, once."""
+        """Open the test images, once, and export the winners with what they give."""
         rows = []
         for index, (budget, best) in enumerate(zip(self.budgets, (f[0] for f in finished), strict=True)):
             path = self.folder / f"test-{index}.json"

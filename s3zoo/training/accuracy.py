@@ -56,7 +56,7 @@ def kept_accuracy(
         if asked:
             raise Interrupted(f"scoring: stopped after {state['images']} images; the same command resumes there.")
     if not state["whole"]:
-        state["whole"] = True
+        state = ranks.from_first(state | {"whole": True})  # unlike devices may differ in an image
         secure()
     return _with_interval(state["right"], state["images"])
 

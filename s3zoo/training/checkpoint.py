@@ -27,11 +27,12 @@ def told_when_full(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as error:
-        full = getattr(error, "errno", None) == errno.ENOSPC or "No space left" in str(error)
+        full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
         if not full:
             raise
+        place = getattr(error, "filename", None) or path
         raise ValueError(
-            f"The disk is full: {path} could not be written, but what was saved before is intact; free some space and"
+            f"The disk is full: {place} could not be written, but what was saved before is intact; free some space and"
             " repeat the same command to resume."
         ) from error
 
@@ -118,7 +119,8 @@ def save(folder: Path, step: int, tensors: Mapping[str, Tensor], state: Mapping[
     folder.mkdir(parents=True, exist_ok=True)
     final = folder / f"step-{step:08d}"
     temporary = folder / f".{final.name}.tmp"
-    shutil.rmtree(temporary, ignore_errors=True)
+    for cut in folder.glob(".step-*.tmp"):  # by a kill in the middle of a save
+        shutil.rmtree(cut, ignore_errors=True)
     try:
         with told_when_full(final):
             temporary.mkdir()

@@ -17,6 +17,25 @@ from typing import Any, TypeVar
 from s3zoo.paths import configs_dir
 from s3zoo.space import SPACES, Space
 
+BELOW_ONE = math.nextafter(1.0, 0.0)
+
+
+def check_range(config: Any, where: str, names: str, low: float, high: float = math.inf) -> None:
+    """The numbers of these fields (all of a tuple) lie from low to high, or a sentence."""
+    for name in names.split():
+        value = getattr(config, name)
+        if not all(low <= v <= high for v in (value if isinstance(value, tuple) else (value,))):
+            upto = "" if high == math.inf else " and below 1" if high == BELOW_ONE else f" and at most {high:g}"
+            raise ValueError(f"{where}{name} is {value!r}, but must be at least {low:g}{upto}.")
+
+
+def check_word(config: Any, where: str, name: str, *words: str) -> None:
+    """The field has one of these values, or a sentence."""
+    value = getattr(config, name)
+    if value not in words:
+        listed = ", ".join(map(repr, words[:-1]))
+        raise ValueError(f"{where}{name} is {value!r}, but must be {listed} or {words[-1]!r}.")
+
 
 @dataclass(frozen=True)
 class Data:
@@ -54,6 +73,17 @@ class Data:
     workers: int = 0
     max_unreadable: int = 10  # images that cannot be read are skipped and counted up to here
 
+    def __post_init__(self) -> None:
+        counts = "holdout num_classes img_size in_chans random_crop_pad workers max_unreadable"
+        check_range(self, "data.", counts + " color_jitter mixup cutmix", 0)
+        check_range(self, "data.", "hflip reprob crop_pct", 0, 1)
+        for name in ("scale", "ratio"):
+            low, high = getattr(self, name)
+            if not 0 < low <= high:
+                raise ValueError(f"data.{name} is {(low, high)}, but must go from a number above 0 upwards.")
+        if not all(value > 0 for value in self.std):
+            raise ValueError(f"data.std is {self.std}, but images are divided by it: all of it must be above 0.")
+
 
 @dataclass(frozen=True)
 class Train:
@@ -84,6 +114,21 @@ class Train:
     freeze_unsampled: bool = False  # the paper's words; the official code lets decay and momentum move them
     warm_start: bool = False  # begin from the previous space's supernet
 
+    def __post_init__(self) -> None:
+        check_range(self, "", "batch_size accumulate", 1)
+        check_range(self, "", "epochs lr min_lr warmup_epochs warmup_steps warmup_lr milestones decay_rate", 0)
+        check_range(self, "", "weight_decay clip_grad checkpoint_seconds", 0)
+        check_range(self, "", "momentum label_smoothing", 0, 1)
+        check_range(self, "", "drop_path ema", 0, BELOW_ONE)
+        check_word(self, "", "schedule", "cosine", "step", "constant")
+        check_word(self, "", "sampling", "uniform", "sandwich")
+        check_word(self, "", "sharing", "entangled", "classical")
+        if self.batch_size % self.accumulate:
+            raise ValueError(
+                f"batch_size is {self.batch_size}, but must be a multiple of accumulate ({self.accumulate}); change one"
+                " of them."
+            )
+
 
 @dataclass(frozen=True)
 class Tower:
@@ -97,8 +142,7 @@ class Tower:
     cache_dir: str = ""  # may be shared by runs; empty: features/ in the run's folder
 
     def __post_init__(self) -> None:
-        if self.cache not in ("none", "scored", "all"):
-            raise ValueError(f"tower.cache is {self.cache!r}, but must be 'none', 'scored' or 'all'.")
+        check_word(self, "tower.", "cache", "none", "scored", "all")
         if not self.name or not self.weights:
             raise ValueError("tower.name and tower.weights must not be empty; name a timm ViT and its weights.")
 
@@ -114,6 +158,10 @@ class Run:
     device: str = "auto"  # "cpu", "cuda", or "auto"
     amp: bool = True  # mixed precision, on a GPU only
 
+    def __post_init__(self) -> None:
+        check_range(self, "", "threads", 1)
+        check_word(self, "", "device", "auto", "cpu", "cuda")
+
 
 @dataclass(frozen=True)
 class Distil:
@@ -126,8 +174,7 @@ class Distil:
     cache: bool = False  # ask the teacher once an image; training images must then not be augmented
 
     def __post_init__(self) -> None:
-        if self.kind not in ("hard", "soft"):
-            raise ValueError(f"distil.kind is {self.kind!r}, but must be 'hard' or 'soft'.")
+        check_word(self, "distil.", "kind", "hard", "soft")
         if not 0 <= self.weight <= 1 or self.temperature <= 0:
             raise ValueError(
                 f"distil.weight is {self.weight:g} and distil.temperature {self.temperature:g}; use a weight from 0 to"
@@ -152,8 +199,8 @@ class TrainRun(Run):
     train: Train = field(default_factory=Train)
 
     def __post_init__(self) -> None:
-        if self.mode not in ("scratch", "finetune", "probe"):
-            raise ValueError(f"mode is {self.mode!r}, but must be 'scratch', 'finetune' or 'probe'.")
+        super().__post_init__()
+        check_word(self, "", "mode", "scratch", "finetune", "probe")
         if self.mode == "scratch" and (self.weights or self.freeze):
             given = f"weights={self.weights}" if self.weights else f"freeze={self.freeze}"
             raise ValueError(f"mode is 'scratch', but {given} is set, which needs mode=finetune.")
@@ -186,8 +233,10 @@ def load_config(source: str, kind: type[T], folder: str) -> T:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except (SyntaxError, NameError, ImportError, TypeError, AttributeError) as error:
-        raise ValueError(f"The config {source!r} cannot be read: {type(error).__name__}: {error}.") from error
+    except Exception as error:  # a config is a program: anything may go wrong in it
+        reason = " ".join(str(error).split()).rstrip(".")
+        kind_of = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        raise ValueError(f"The config {source!r} cannot be read: {kind_of}{reason}.") from error
     config = getattr(module, "config", None)
     if not isinstance(config, kind):
         raise ValueError(
@@ -200,16 +249,21 @@ def load_config(source: str, kind: type[T], folder: str) -> T:
 
 
 def overridden(config: T, settings: Sequence[str]) -> T:
-    """The config with `path=value` settings applied, each checked against the field's type."""
+    """The config with `path=value` settings applied, each checked against the field's type; their order is no matter.
+
+    Of two values for one key the last one counts.
+    """
+    changes: dict[str, Any] = {}
     for setting in settings:
         path, equals, text = setting.partition("=")
         if not equals:
             raise ValueError(f"--set was given {setting!r}; write it as name=value, for example supernet.lr=1e-3.")
-        config = _set(config, path.strip().split("."), text.strip(), path.strip())
-    return config
+        _note(changes, config, path.strip().split("."), text.strip(), path.strip())
+    return _changed(config, changes)
 
 
-def _set(config: Any, parts: list[str], text: str, path: str) -> Any:
+def _note(changes: dict[str, Any], config: Any, parts: list[str], text: str, path: str) -> None:
+    """Enter one setting into a tree of changes."""
     names = [f.name for f in dataclasses.fields(config)]
     head, *rest = parts
     if head not in names:
@@ -221,12 +275,30 @@ def _set(config: Any, parts: list[str], text: str, path: str) -> Any:
         hint = f"did you mean {done + near[0]!r}?" if near else f"valid here: {', '.join(names)}."
         raise ValueError(f"--set names the unknown key {path!r}; {hint}")
     value = getattr(config, head)
-    hint_type = typing.get_type_hints(type(config))[head]
-    if rest:
-        if not dataclasses.is_dataclass(value):
-            raise ValueError(f"--set names {path!r}, but {head!r} holds no further keys; set {head!r} itself.")
-        return dataclasses.replace(config, **{head: _set(value, rest, text, path)})
-    return dataclasses.replace(config, **{head: _parse(text, hint_type, path)})
+    if not rest:
+        changes[head] = _parse(text, typing.get_type_hints(type(config))[head], path)
+    elif _has_keys(value):
+        _note(changes.setdefault(head, {}), value, rest, text, path)
+    else:
+        raise ValueError(f"--set names {path!r}, but {head!r} holds no further keys; set {head!r} itself.")
+
+
+def _changed(config: T, changes: dict[str, Any], where: str = "") -> T:
+    """All changes at once, so that checks of two keys see both."""
+    values = {
+        name: _changed(old, new, f"{where}{name}.") if _has_keys(old := getattr(config, name)) else new
+        for name, new in changes.items()
+    }
+    try:
+        return dataclasses.replace(config, **values)  # type: ignore[type-var]
+    except ValueError as error:  # a part does not know where it stands in the whole
+        own = str(error).partition(" ")[0] in {f.name for f in dataclasses.fields(config)}  # type: ignore[arg-type]
+        raise ValueError(f"{where if own else ''}{error}") from None
+
+
+def _has_keys(value: Any) -> bool:
+    """Whether it is set key by key; a space is set as a whole."""
+    return dataclasses.is_dataclass(value) and not isinstance(value, Space)
 
 
 def _parse(text: str, kind: Any, path: str) -> Any:
@@ -276,7 +348,7 @@ def keys(config: Any, prefix: str = "") -> Iterator[str]:
     """Every settable key, dotted."""
     for f in dataclasses.fields(config):
         value = getattr(config, f.name)
-        if dataclasses.is_dataclass(value) and not isinstance(value, Space):
+        if _has_keys(value):
             yield from keys(value, f"{prefix}{f.name}.")
         else:
             yield prefix + f.name

@@ -241,8 +241,9 @@ class TrainImages:
         return tensor if self.erase is None else self.erase(tensor)
 
 
-def decoded(decoder: Decoder, indices: np.ndarray, workers: int, chunk: int = 64) -> Iterator[np.ndarray | None]:
+def decoded(decoder: Decoder, indices: np.ndarray, workers: int) -> Iterator[np.ndarray | None]:
     """The images in order; workers help if there is enough for them to do."""
+    chunk = min(64, max(16, len(indices) // 8))
     chunks = [indices[start : start + chunk] for start in range(0, len(indices), chunk)]
     for arrays in make_loader(decoder, chunks, workers if len(chunks) >= 8 else 0):
         yield from arrays
@@ -321,7 +322,7 @@ class ImageData:
             first = ", ".join(list(self.unreadable)[:3])
             raise ValueError(
                 f"At least {len(self.unreadable)} images cannot be read (first: {first}), and data.max_unreadable is"
-                f" {self.config.max_unreadable}; repair or remove them, or raise data.max_unreadable."
+                f" {self.config.max_unreadable}; raise it to do without them, or repair them and begin anew."
             )
 
     # Training

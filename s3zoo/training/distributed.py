@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn.functional as differentiable
 from torch import Tensor, nn
 
 T = TypeVar("T")
@@ -63,6 +62,20 @@ class Ranks:
         return value if self.first else read()
 
 
+class _Sum(torch.autograd.Function):
+    """The sum over ranks; every rank's loss depends on it, so gradients are summed, too."""
+
+    @staticmethod
+    def forward(ctx: Any, own: Tensor) -> Tensor:
+        whole = own.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(whole)
+        return whole
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return _Sum.forward(ctx, gradients[0])
+
+
 class _SynchronisedBatchNorm(nn.modules.batchnorm._BatchNorm):
     """Batch norm over the batches of all ranks; torch's own exists for GPUs only.
 
@@ -72,21 +85,23 @@ class _SynchronisedBatchNorm(nn.modules.batchnorm._BatchNorm):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:
             return self._and_act(super().forward(x))
-        axes = [0, *range(2, x.ndim)]
+        assert self.running_mean is not None and self.running_var is not None and self.momentum is not None
+        assert self.num_batches_tracked is not None
+        axes, shape = [0, *range(2, x.ndim)], [1, -1] + [1] * (x.ndim - 2)
         count = dist.get_world_size()
-        moments = torch.stack([x.mean(axes), (x * x).mean(axes)])
-        mean, square = differentiable.all_reduce(moments) / count
-        variance = square - mean * mean
+        # Less what all ranks know, as E[x^2] - E[x]^2 cancels; and so in float32: under autocast, x is bfloat16.
+        centred = x - self.running_mean.view(shape)
+        moments = torch.stack([centred.mean(axes), centred.square().mean(axes)])
+        mean, square = _Sum.apply(moments) / count
+        variance = (square - mean * mean).clamp_min(0)
         with torch.no_grad():
-            assert self.running_mean is not None and self.running_var is not None and self.momentum is not None
-            assert self.num_batches_tracked is not None
             n = x.numel() / x.shape[1] * count
-            self.running_mean.lerp_(mean, self.momentum)
+            self.running_mean.add_(mean, alpha=self.momentum)  # by momentum towards running_mean + mean
             self.running_var.lerp_(variance * n / (n - 1), self.momentum)
             self.num_batches_tracked += 1
-        shape = [1, -1] + [1] * (x.ndim - 2)
         scale = self.weight * torch.rsqrt(variance + self.eps)
-        return self._and_act((x - mean.view(shape)) * scale.view(shape) + self.bias.view(shape))
+        normed = (centred - mean.view(shape)) * scale.view(shape) + self.bias.view(shape)
+        return self._and_act(normed.to(x.dtype))
 
     def _and_act(self, x: Tensor) -> Tensor:
         """timm's BatchNormAct2d drops out and activates, too."""

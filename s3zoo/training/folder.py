@@ -17,7 +17,8 @@ from s3zoo.training.distributed import Ranks
 
 # Settings that change how a run is done, not what comes out.
 HARMLESS = (
-    "data.workers", "data.root", "data.download", "device", "tower.weights", "tower.cache", "tower.cache_dir",
+    "data.workers", "data.root", "data.download", "data.max_unreadable", "device", "tower.weights", "tower.cache",
+    "tower.cache_dir",
 )  # fmt: skip
 
 
@@ -53,6 +54,11 @@ def claim_folder(folder: Path, run: Any, ranks: Ranks, **identity: Any) -> None:
         }
         write_json(path, {"config": to_dict(run), **identity, "versions": versions, "commit": commit()})
     ranks.wait()
+    seen = ranks.gather([path.read_text(encoding="utf-8") if path.exists() else ""])
+    if len(set(seen)) > 1:  # each would resume from its own checkpoints
+        raise ValueError(
+            f"{folder} is not the same folder for all {ranks.world} processes; give an --out that all nodes share."
+        )
 
 
 def _harmless(key: str) -> bool:

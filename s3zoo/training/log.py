@@ -9,6 +9,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from s3zoo.training.checkpoint import told_when_full
+
 _PLAIN_SECONDS = 20.0  # between progress lines where there is no terminal
 
 
@@ -60,7 +62,8 @@ class Log:
         tqdm.write(text, file=sys.stdout)
         sys.stdout.flush()
         if self._folder is not None:
-            with open(self._folder / "log.txt", "a", encoding="utf-8") as file:
+            path = self._folder / "log.txt"
+            with told_when_full(path), open(path, "a", encoding="utf-8") as file:
                 file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
 
     def progress(self, name: str, total: int, start: int = 0) -> Progress:

@@ -242,6 +242,14 @@ def steps_in_epoch(train: Train, data: TrainData, ranks: Ranks) -> int:
     return data.train_size // train.batch_size
 
 
+def check(train: Train, data: TrainData, ranks: Ranks) -> None:
+    """Refuse now what `fit` would refuse after hours of something else."""
+    steps = steps_in_epoch(train, data, ranks)
+    optimizer = make_optimizer(ModelTrainee(nn.Linear(1, 1)), train)
+    if train.epochs:
+        _schedule(optimizer, train, steps)
+
+
 def fit(
     trainee: Trainee,
     train: Train,
@@ -265,7 +273,7 @@ def fit(
     total = train.epochs * steps_per_epoch
     if not total:
         return []  # an untrained control
-    optimizer = _optimizer(trainee, train)
+    optimizer = make_optimizer(trainee, train)
     schedule = _schedule(optimizer, train, steps_per_epoch)
     average = {n: w.detach().clone() for n, w in trainee.weights.items()} if train.ema else {}
 
@@ -296,8 +304,9 @@ def fit(
             images, targets = _moved(images, ranks.device), targets.to(ranks.device)
             images, targets = data.mixup(images, targets, step, train.label_smoothing)
             schedule.step_update(step)
-            loss = _step(trainee, optimizer, images, targets, rows, train, step, seed, ranks, amp, stop)
-            if not math.isfinite(loss):
+            try:
+                loss = _step(trainee, optimizer, images, targets, rows, train, step, seed, ranks, amp, stop)
+            except FloatingPointError as error:
                 log.close_progress()
                 good = (
                     "the last good checkpoint is kept"
@@ -305,9 +314,9 @@ def fit(
                     else "nothing was saved yet"
                 )
                 raise ValueError(
-                    f"{name}: the loss became {loss} at step {step}; {good} in {folder}. Lower the learning rate"
-                    f" ({train.lr:g}) or set clip_grad, and start again."
-                )
+                    f"{name}: {error} at step {step}; {good} in {folder}. Lower the learning rate ({train.lr:g}) or set"
+                    " clip_grad, and start again."
+                ) from None
             if train.ema:
                 torch._foreach_lerp_(
                     list(average.values()), [w.detach() for w in trainee.weights.values()], 1 - train.ema
@@ -334,9 +343,6 @@ def fit(
             if step % steps_per_epoch == 0:
                 break
     log.close_progress()
-    for model in trainee.models(total):
-        _place_rows(model, 0, None)
-        separate_batch_norms(model)
     if train.ema:  # what was averaged is what is used from here on
         with torch.no_grad():
             for key, weight in trainee.weights.items():
@@ -348,7 +354,11 @@ def _step(
     trainee: Trainee, optimizer: torch.optim.Optimizer, images: Inputs, targets: Tensor, rows: Tensor, train: Train,
     step: int, seed: int, ranks: Ranks, amp: bool, stop: Stop,
 ) -> float:  # fmt: skip
-    """Sum the gradients of all models of the step over all samples and ranks, then one optimizer step."""
+    """Sum the gradients of all models of the step over all samples and ranks, then one optimizer step.
+
+    Returns the loss; raises FloatingPointError, on all ranks and before any weight is changed, if the loss or the
+    gradient is not finite.
+    """
     trainee.gradient.zero_()
     device = ranks.device.type
     total_loss = 0.0
@@ -369,12 +379,18 @@ def _step(
             loss = loss / train.batch_size
             loss.backward()
             total_loss += loss.item() / len(models)
+        if sharded:  # subnets share their blocks, and others than this one are evaluated and calibrated between steps
+            _place_rows(model, 0, None)
+            separate_batch_norms(model)
     trainee.gradient[-2] = total_loss
     trainee.gradient[-1] = float(stop.asked)
     ranks.sum(trainee.gradient)
     loss_value = float(trainee.gradient[-2])
     if not math.isfinite(loss_value):
-        return loss_value
+        raise FloatingPointError(f"the loss became {loss_value}")
+    norm = float(torch.linalg.vector_norm(trainee.gradient[:-2]))
+    if not math.isfinite(norm):
+        raise FloatingPointError(f"the norm of the gradient became {norm}")
     trainee.before_step(optimizer)
     if train.clip_grad:
         torch.nn.utils.clip_grad_norm_([w for w in trainee.weights.values() if w.grad is not None], train.clip_grad)
@@ -408,7 +424,7 @@ def _place_rows(model: nn.Module, batch: int, rows: Tensor | None) -> None:
             module.batch, module.rows = batch, rows
 
 
-def _optimizer(trainee: Trainee, train: Train) -> torch.optim.Optimizer:
+def make_optimizer(trainee: Trainee, train: Train) -> torch.optim.Optimizer:
     """Groups by weight decay and learning rate; timm's schedules multiply by a group's lr_scale."""
     groups: dict[tuple[bool, float], dict[str, Any]] = {}
     for exempt in (False, True):
@@ -420,9 +436,14 @@ def _optimizer(trainee: Trainee, train: Train) -> torch.optim.Optimizer:
                     (exempt, scale), {"params": [], "weight_decay": decay, "lr": train.lr, "lr_scale": scale}
                 )
                 group["params"].append(weight)
-    return create_optimizer_v2(
-        list(groups.values()), opt=train.opt, lr=train.lr, weight_decay=train.weight_decay, momentum=train.momentum
-    )
+    options: dict[str, Any] = {"lr": train.lr, "weight_decay": train.weight_decay, "momentum": train.momentum}
+    try:
+        return create_optimizer_v2(list(groups.values()), opt=train.opt, **options)
+    except (ValueError, TypeError, AssertionError, ImportError) as error:
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise ValueError(
+            f"opt is {train.opt!r}, which cannot be used here ({reason}); take one of timm's, such as adamw or sgd."
+        ) from error
 
 
 def _schedule(optimizer: torch.optim.Optimizer, train: Train, steps_per_epoch: int) -> Scheduler:
