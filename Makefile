@@ -13,7 +13,7 @@ help: ## show this list
 	@echo "PYTHON=python3.12 selects the interpreter that .venv is made with (3.11 to 3.13)."
 
 test: lint ## lint, types and every test that needs neither minutes nor a GPU (sets up .venv when needed)
-	OMP_NUM_THREADS=1 $(PY) -m pytest -m "not slow and not gpu" -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(PY) -m pytest -m "not slow and not gpu" -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(READY) ## ruff and mypy
 	$(PY) -m ruff check .
