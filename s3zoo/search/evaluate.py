@@ -14,7 +14,7 @@ from s3zoo.arch import Arch
 from s3zoo.search.racing import Race, packed, unpacked
 from s3zoo.supernet import Supernet, recalibrate
 from s3zoo.training.accuracy import accuracy, hits, wilson
-from s3zoo.training.checkpoint import Records
+from s3zoo.training.checkpoint import SECONDS, Records
 from s3zoo.training.data import ImageData
 from s3zoo.training.distributed import Ranks
 from s3zoo.training.log import Log
@@ -22,8 +22,7 @@ from s3zoo.training.loop import Interrupted, Stop
 
 __all__ = ["Evaluator", "RacingEvaluator", "accuracy", "hits", "wilson"]
 
-CHUNK = 16  # subnets per rank between two records,
-SECONDS = 20.0  # or as many as take about so long: a kill loses no more
+CHUNK = 16  # subnets per rank between two records, or as many as take about SECONDS
 PART = 512  # images that are scored at once,
 PIXELS = 128 * 224 * 224  # or as many as have so many pixels
 

@@ -117,7 +117,6 @@ class Search:
     def _check_settings(self) -> None:
         """Refuse before the first step what would be refused after the last one of a supernet."""
         run = self.run
-        Evolution(run.space, seed=0, **self._evolution_options)
         if not run.supernet_weights:
             check(run.supernet, self.data, self.ranks)
         if run.final.mode != "inherit" or run.space_search.audit:
@@ -380,14 +379,9 @@ class Search:
     def _engine(self, space: Space, feasible: Feasible, identity: Callable[[Arch], Arch], index: int) -> Evolution:
         engine = RandomSearch if self.run.arch_search.method == "random" else Evolution
         seed = number(self.run.seed, "evolution", index)
-        return engine(
-            space, seed=seed, feasible=feasible, draw=feasible.draw, identity=identity, **self._evolution_options
-        )
-
-    @property
-    def _evolution_options(self) -> dict[str, Any]:
         names = ("population", "generations", "parents", "crossover", "mutation", "p_depth", "p_embed", "p_block")
-        return {name: getattr(self.run.arch_search, name) for name in names}
+        options: dict[str, Any] = {name: getattr(self.run.arch_search, name) for name in names}
+        return engine(space, seed=seed, feasible=feasible, draw=feasible.draw, identity=identity, **options)
 
     def _evolve(self, engine: Evolution, evaluate: Evaluator, where: str) -> None:
         generation = 0

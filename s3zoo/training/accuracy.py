@@ -10,11 +10,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from s3zoo.training.checkpoint import read_json, write_json
+from s3zoo.training.checkpoint import SECONDS, read_json, write_json
 from s3zoo.training.distributed import Ranks
 from s3zoo.training.loop import Interrupted, Stop
-
-SECONDS = 20.0  # between two moments at which a long count is secured: a kill loses no more
 
 
 @torch.no_grad()

@@ -20,6 +20,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+SECONDS = 20.0  # between two moments at which work besides training is secured: a kill loses no more
+
 
 @contextmanager
 def told_when_full(path: Path) -> Iterator[None]:

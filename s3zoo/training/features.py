@@ -30,7 +30,7 @@ from numpy.lib import format as npy
 from torch import Tensor, nn
 
 from s3zoo.models.ladder import build_tower, fingerprint, tower_features
-from s3zoo.training.checkpoint import read_json, told_when_full, write_json
+from s3zoo.training.checkpoint import SECONDS, read_json, told_when_full, write_json
 from s3zoo.training.config import Data, Tower
 from s3zoo.training.data import Batch, ImageData
 from s3zoo.training.distributed import Ranks
@@ -45,7 +45,6 @@ except ImportError:  # not a Unix: two runs that fill one cache at once must be 
 # On a CPU, how a product of matrices is summed up depends on the number of rows: in groups of one size, an image has
 # the same features whatever stands beside it.
 GROUP = 32
-SECONDS = 20.0  # between two moments at which what was written is secured: a kill loses no more
 VERSION = 1  # of the files
 SPARE = 2**28  # bytes that are left free on the disk
 

@@ -115,8 +115,6 @@ class SupernetTrainee:
     """Uniform (one architecture a step) or sandwich (largest, smallest, two random ones) training."""
 
     def __init__(self, supernet: Supernet, train: Train, seed: int) -> None:
-        if train.sampling not in ("uniform", "sandwich"):
-            raise ValueError(f"sampling is {train.sampling!r}, but must be 'uniform' or 'sandwich'.")
         self.supernet, self.train, self.seed = supernet, train, seed
         self.weights, self.no_decay, self.gradient = supernet.bank, supernet.no_decay, supernet.gradient
         self.lr_scale: dict[str, float] = {}
@@ -454,11 +452,10 @@ def _schedule(optimizer: torch.optim.Optimizer, train: Train, steps_per_epoch: i
         return CosineLRScheduler(optimizer, t_initial=total, lr_min=train.min_lr, **common)
     if train.schedule == "constant":
         return MultiStepLRScheduler(optimizer, [], **common | {"warmup_t": 0})
-    if train.schedule == "step":
-        # timm looks one step ahead; with this it changes at the first step of the epoch.
-        steps = [round(epoch * steps_per_epoch) + 1 for epoch in sorted(train.milestones)]
-        return MultiStepLRScheduler(optimizer, steps, train.decay_rate, warmup_prefix=False, **common)
-    raise ValueError(f"schedule is {train.schedule!r}, but must be 'cosine', 'step' or 'constant'.")
+    assert train.schedule == "step", "Train has checked it"
+    # timm looks one step ahead; with this it changes at the first step of the epoch.
+    steps = [round(epoch * steps_per_epoch) + 1 for epoch in sorted(train.milestones)]
+    return MultiStepLRScheduler(optimizer, steps, train.decay_rate, warmup_prefix=False, **common)
 
 
 # State as named tensors
