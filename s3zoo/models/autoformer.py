@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from s3zoo.arch import Arch, AutoFormerBlock, Stage
 from s3zoo.cost import RELATIVE_ROWS
 from s3zoo.models import official
-from s3zoo.models.frame import Plain
+from s3zoo.models._base import Plain
 from s3zoo.models.layers import DropPath, HeadProjection, QkvLinear, trunc_normal_
 from s3zoo.models.loading import IMAGENET, NOTHING_PUBLISHED, build, fit_pos_embed, fit_weights, unwrap
 

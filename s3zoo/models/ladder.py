@@ -30,7 +30,7 @@ from timm.models import checkpoint, generate_default_cfgs, register_model
 from torch import Tensor, nn
 
 from s3zoo.arch import Arch, LadderBlock, Stage
-from s3zoo.models.frame import ArchLike, Frame, Size, init_linear
+from s3zoo.models._base import ArchLike, Size, ZooModel, init_linear
 from s3zoo.models.layers import DropPath, HeadLinear, HeadProjection
 from s3zoo.models.loading import IMAGENET, build, find_weights, fit_weights, unwrap
 
@@ -222,7 +222,7 @@ def tower_features(tower: nn.Module, images: Tensor, depth: int) -> Tensor:
     return torch.stack(layers, dim=1)  # (B, depth, T, D)
 
 
-class Ladder(Frame):
+class Ladder(ZooModel):
     """The decoder that an `Arch` of family "ladder" describes, and the frozen tower that it reads.
 
     The tower is no submodule: it is in neither `parameters()` nor `state_dict()`, is never trained, and copies of the

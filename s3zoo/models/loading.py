@@ -23,7 +23,7 @@ from timm.models._hub import download_from_hf
 from torch import Tensor
 
 from s3zoo.arch import Arch
-from s3zoo.models.frame import Frame, Plain
+from s3zoo.models._base import Plain, ZooModel
 from s3zoo.models.official import sha256
 
 _logger = logging.getLogger(__name__)
@@ -177,7 +177,7 @@ def _recorded_sha256(config: Path) -> str | None:
 
 
 def build(
-    model: type[Frame], filter_fn: Callable[..., Any], variant: str, pretrained: bool, refusal: str, **kwargs: Any
+    model: type[ZooModel], filter_fn: Callable[..., Any], variant: str, pretrained: bool, refusal: str, **kwargs: Any
 ) -> Any:
     """timm's builder, which gets the weights of a folder or Hub repository as a checked file.
 

@@ -25,7 +25,7 @@ from timm.models import generate_default_cfgs, register_model
 from torch import Tensor, nn
 
 from s3zoo.arch import Arch, S3Block, Stage
-from s3zoo.models.frame import BlockSequence, Hierarchical, Size
+from s3zoo.models._base import BlockSequence, Hierarchical, Size
 from s3zoo.models.layers import DropPath, HeadProjection, QkvLinear, trunc_normal_
 from s3zoo.models.loading import IMAGENET, build, bundled, fit_weights, unwrap
 

@@ -18,7 +18,7 @@ from timm.models import generate_default_cfgs, register_model
 from torch import Tensor, nn
 
 from s3zoo.arch import Arch, ShuntedBlock, Stage
-from s3zoo.models.frame import ArchLike, BlockSequence, Hierarchical
+from s3zoo.models._base import ArchLike, BlockSequence, Hierarchical
 from s3zoo.models.layers import DropPath, HeadLinear, HeadProjection
 from s3zoo.models.loading import FOLDER, IMAGENET, NOTHING_PUBLISHED, build, fit_weights, unwrap
 

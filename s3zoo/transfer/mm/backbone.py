@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 import s3zoo.models  # noqa: F401  (registers the networks)
 from s3zoo.arch import Arch, S3Block, Stage
-from s3zoo.models.frame import Frame, Hierarchical
+from s3zoo.models._base import Hierarchical, ZooModel
 from s3zoo.models.loading import CONFIG, WEIGHTS, find_weights
 from s3zoo.transfer.mm.checkpoints import load_weights, read_weights
 from s3zoo.transfer.mm.pyramid import ChannelNorm, SimplePyramid
@@ -205,7 +205,7 @@ class S3ZooBackbone(BaseModule):
             source = _pretrained_cfg(source)
         args: dict[str, Any]
         if isinstance(source, PretrainedCfg):
-            if not source.has_weights and not isinstance(self.model, Frame):  # s3zoo's networks say why
+            if not source.has_weights and not isinstance(self.model, ZooModel):  # s3zoo's networks say why
                 raise ValueError(f"No weights are published as {source.architecture}; give a file or a folder.")
             args = dict(pretrained_cfg=source, num_classes=source.num_classes)
             what = f"of {source.hf_hub_id or source.url or source.architecture}"
@@ -220,7 +220,7 @@ class S3ZooBackbone(BaseModule):
                 return load_weights(self, weights, repr(source))
             # With the model's own number of classes timm is strict. The filter of s3zoo's networks is strict in any
             # case, and ignores a classifier of another number, whatever it is called there.
-            ours = isinstance(self.model, Frame)
+            ours = isinstance(self.model, ZooModel)
             classes = 0 if ours else _num_classes(weights, self.model)
             overlay = dict(state_dict=weights, source="", input_size=input_size, num_classes=1 if ours else classes)
             args = dict(pretrained_cfg_overlay=overlay, num_classes=classes)
@@ -334,7 +334,7 @@ def _feature_info(net: Any, name: str) -> list[tuple[int, int, int]]:
     info = net.feature_info
     info = info if isinstance(info, list) else info.info
     maps = [(i, int(entry["reduction"]), int(entry["num_chs"])) for i, entry in enumerate(info)]
-    return maps if isinstance(net, Frame) else [entry for entry in maps if entry[1] >= 4] or maps
+    return maps if isinstance(net, ZooModel) else [entry for entry in maps if entry[1] >= 4] or maps
 
 
 def _has_attention(net: nn.Module) -> bool:

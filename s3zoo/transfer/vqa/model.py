@@ -20,7 +20,7 @@ from transformers import BertConfig, BertModel, BertTokenizer
 
 from s3zoo import __version__
 from s3zoo.models import ENTRYPOINTS
-from s3zoo.models.frame import Frame
+from s3zoo.models._base import ZooModel
 from s3zoo.models.official import replacing, sha256
 from s3zoo.training.checkpoint import read_json
 from s3zoo.transfer.vqa.config import VqaModelConfig
@@ -262,7 +262,7 @@ def make_backbone(config: VqaModelConfig, img_size: int, drop_path: float = 0.0)
             f"The backbone {config.backbone!r} could not be made ({why}); set model.pretrained=false to begin with"
             " random weights, or name a folder with model.backbone=local-dir:FOLDER."
         ) from None
-    if isinstance(backbone, Frame) and "img_size" not in args:
+    if isinstance(backbone, ZooModel) and "img_size" not in args:
         backbone.set_input_size(img_size)  # type: ignore[operator]
     return backbone
 
@@ -294,7 +294,7 @@ def save(
 ) -> None:  # fmt: skip
     """Write weights, config, answers and words; `data` says how images and questions are prepared."""
     backbone: Any = model.backbone
-    if isinstance(backbone, Frame):  # whatever name it was made by, its architecture makes it again
+    if isinstance(backbone, ZooModel):  # whatever name it was made by, its architecture makes it again
         args = {"arch": backbone.arch.to_dict(), "img_size": [data["img_size"]] * 2}
         name = ENTRYPOINTS[backbone.arch.family]
         args |= getattr(backbone, "model_args", dict)()

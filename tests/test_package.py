@@ -1,4 +1,4 @@
-"""The frame of the project: registration with timm, the command line, its errors, and documents that match the code."""
+"""The package as a whole: registration with timm, the command line, its errors, and documents that match the code."""
 
 import importlib.metadata
 import json
@@ -182,17 +182,6 @@ def test_one_version_everywhere() -> None:
     assert f"\n## {s3zoo.__version__}" in (ROOT / "CHANGELOG.md").read_text()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert "version" in project["dynamic"]
-
-
-def test_readme_maps_the_code_as_it_is() -> None:
-    readme = (ROOT / "README.md").read_text()
-    code_map = readme.partition("## Map of the code")[2].partition("```text")[2].partition("```")[0]
-    named = {match.rstrip("/") for match in re.findall(r"^ *([\w./]+)", code_map, re.M)}
-    units = {path.name for path in (ROOT / "s3zoo").iterdir() if path.name != "__pycache__"}
-    families = {path.name for path in (ROOT / "s3zoo" / "models").glob("[!_]*.py")}
-    assert named == {"s3zoo", "configs", "tools", "benchmarks", "docs", "model_cards", "tests"} | units | families
-    for target in re.findall(r"`make (\w+)`", readme):
-        assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.M), target
 
 
 def test_readme_example_runs() -> None:

@@ -51,7 +51,7 @@ def to_size(img_size: Any, valid: Callable[[int], bool], what: str) -> tuple[int
     return size[0], size[1]
 
 
-class Frame(nn.Module):
+class ZooModel(nn.Module):
     """What all networks have in common. `no_decay` matches parameters without weight decay besides factored biases."""
 
     family: str
@@ -148,7 +148,7 @@ class BlockSequence(nn.Sequential):
         return x
 
 
-class Hierarchical(Frame):
+class Hierarchical(ZooModel):
     """Maps (B, H, W, C) through stages, each at half the size of the one before. Any input size works; `img_size` is
     the one that the network is meant for.
     """
@@ -316,7 +316,7 @@ class PatchGrid(nn.Module):
         return self.proj(x).permute(0, 2, 3, 1)  # (B, h, w, C)
 
 
-class Plain(Frame):
+class Plain(ZooModel):
     """Tokens (B, N, C), the class token first, through blocks of one width."""
 
     __constants__ = ["dynamic_img_size"]  # lets TorchScript leave out a branch
