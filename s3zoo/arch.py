@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from s3zoo.versions import Migration, migrated
+
 SCHEMA_VERSION = 1
+MIGRATIONS: dict[int, Migration] = {}  # of the JSON of an architecture, from a version to the next
 LARGEST = 2**20  # of any one gene: far above every network, and small enough that sizes stay finite numbers
 
 
@@ -290,10 +293,9 @@ class Arch:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Arch:
         """The strict inverse of `to_dict`: an unknown or missing field or an impossible value is a `ValueError`."""
+        if isinstance(data, Mapping) and "schema_version" in data:
+            data = migrated(data, SCHEMA_VERSION, MIGRATIONS)
         fields = _fields("arch", data, {"schema_version", "family", "stages"}, {"patch_size", "stem_depth"})
-        version = fields["schema_version"]
-        if type(version) is not int or version != SCHEMA_VERSION:
-            raise _bad("schema_version", version, f"{SCHEMA_VERSION} (this release reads no other)")
         family = FAMILIES.get(fields["family"]) if isinstance(fields["family"], str) else None
         if family is None:
             raise _bad("family", fields["family"], "one of " + ", ".join(FAMILIES))

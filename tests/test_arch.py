@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from s3zoo.arch import Arch, AutoFormerBlock, GLiTBlock, LadderBlock, S3Block, ShuntedBlock, Stage
+from s3zoo.arch import MIGRATIONS, Arch, AutoFormerBlock, GLiTBlock, LadderBlock, S3Block, ShuntedBlock, Stage
 
 # Random architectures
 
@@ -474,3 +474,22 @@ def test_a_file_without_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(Path, "read_text", refuse)  # root may read everything
     with pytest.raises(ValueError, match=r"arch.json' cannot be read \(Permission denied\); give the path"):
         Arch.parse(path)
+
+
+@pytest.mark.parametrize("path", sorted(Path(__file__).parent.glob("old/*/arch/*.json")), ids=lambda path: path.stem)
+def test_what_earlier_releases_wrote_still_opens(path: Path) -> None:
+    """A file of every schema version and family, named by family and key; never changed, only added to."""
+    family, key = path.stem.split("-")
+    arch = Arch.parse(path)
+    assert arch.family == family and arch.key == key
+
+
+def test_an_older_version_is_migrated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it will be when the schema has changed once: say, version 1 had called patch_size patch."""
+    monkeypatch.setattr("s3zoo.arch.SCHEMA_VERSION", 2)
+    monkeypatch.setitem(MIGRATIONS, 1, lambda data: {"patch_size": data.pop("patch"), **data})
+    old = valid()
+    old["patch"] = old.pop("patch_size")
+    assert Arch.parse(old) == Arch.parse(valid() | {"schema_version": 2})
+    with pytest.raises(ValueError, match="schema_version is 3, but must be an integer from 1 to 2: a newer release"):
+        Arch.parse(valid() | {"schema_version": 3})
