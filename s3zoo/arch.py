@@ -177,12 +177,14 @@ class Family:
     block: type[Any]
     patch_size: int
     stages: int | None  # None: any number
+    trading: tuple[str, ...] = ()  # genes along which parameters or MACs may fall; along all others they never do
 
 
 FAMILIES: dict[str, Family] = {
-    "s3": Family(S3Block, patch_size=4, stages=None),
+    # A larger window may need less padding; more global heads are fewer local ones, and more heads make each narrower.
+    "s3": Family(S3Block, patch_size=4, stages=None, trading=("window_size",)),
     "autoformer": Family(AutoFormerBlock, patch_size=16, stages=1),
-    "glit": Family(GLiTBlock, patch_size=16, stages=1),
+    "glit": Family(GLiTBlock, patch_size=16, stages=1, trading=("global_heads", "num_heads")),
     "shunted": Family(ShuntedBlock, patch_size=4, stages=4),
     "ladder": Family(LadderBlock, patch_size=16, stages=1),
 }

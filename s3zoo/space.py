@@ -12,7 +12,7 @@ import functools
 import itertools
 import math
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -298,6 +298,72 @@ class Space:
             return (self.largest(),)
         top = {dim.name: dim.choices[-1] for dim in self.dims}
         return self.build(top), self.build(top | {dim.name: dim.choices[0] for dim in split})
+
+    def cheapest(self, price: Callable[[Arch], float], *, measured: bool = False) -> Arch:
+        """The architecture with the lowest price; see `extent`."""
+        return self._end(price, 0, measured)
+
+    def dearest(self, price: Callable[[Arch], float], *, measured: bool = False) -> Arch:
+        """The architecture with the highest price; see `extent`."""
+        return self._end(price, -1, measured)
+
+    def extent(self, price: Callable[[Arch], float], *, measured: bool = False) -> tuple[float, float]:
+        """The lowest and the highest price in the space, exact for parameters and MACs.
+
+        Neither cost falls along most genes, so these stand at an end of their choices; the genes that trade (see
+        `Family.trading`) are tried out. Costs are sums over blocks, so one stage is tried after the other, and in it
+        one group of blocks with the same choices after the other. A `measured` price may fall along any gene of a
+        block, so all of these are tried out; that it grows with depth and width and is a sum over blocks is assumed.
+        """
+        return price(self.cheapest(price, measured=measured)), price(self.dearest(price, measured=measured))
+
+    def _trades(self, dim: Dim, measured: bool) -> bool:
+        if len(dim.choices) == 1 or dim.gene in ("depth", "embed_dim"):
+            return False
+        if dim.gene == "num_heads" and not any(d.gene == "head_dim" for d in self.dims):
+            return True  # heads are width // num_heads wide: 2 heads on 10 channels have 10 together, 3 have 9
+        return measured or dim.gene in FAMILIES[self.family].trading
+
+    def _end(self, price: Callable[[Arch], float], end: int, measured: bool) -> Arch:
+        values = {dim.name: dim.choices[end] for dim in self.dims if not dim.per_block}
+        blocks = [
+            [{d.name: d.choices[end] for d in self._block_dims(s, j)} for j in range(self._depth(s, values))]
+            for s in range(self.num_stages)
+        ]
+        trading = [dim for dim in self.dims if self._trades(dim, measured)]
+
+        def best(candidates: list[tuple[Values, list[list[Values]]]]) -> tuple[Values, list[list[Values]]]:
+            if len(candidates) == 1:
+                return candidates[0]
+            return min(
+                candidates, key=lambda c: (1 if end == 0 else -1) * price(self.assemble(*c))
+            )  # the first of equals
+
+        def combinations(dims: list[Dim]) -> list[Values]:
+            """All choices of these dimensions together, beginning with the ends."""
+            pools = [[dim.choices[end], *(c for c in dim.choices if c != dim.choices[end])] for dim in dims]
+            return [dict(zip([d.name for d in dims], chosen, strict=True)) for chosen in itertools.product(*pools)]
+
+        def best_blocks(values: Values, blocks: list[list[Values]], stage: int) -> tuple[Values, list[list[Values]]]:
+            groups: dict[tuple[Dim, ...], list[int]] = {}
+            for j in range(len(blocks[stage])):
+                groups.setdefault(tuple(self._block_dims(stage, j)), []).append(j)
+            for dims, group in groups.items():
+                candidates = []
+                for genes in combinations([dim for dim in dims if dim in trading]):
+                    own = [block | genes if j in group else block for j, block in enumerate(blocks[stage])]
+                    candidates.append((values, [*blocks[:stage], own, *blocks[stage + 1 :]]))
+                values, blocks = best(candidates)
+            return values, blocks
+
+        found = []
+        for shared in combinations([dim for dim in trading if len(dim.stages) > 1]):
+            state = (values | shared, blocks)
+            for stage in range(self.num_stages):
+                own = combinations([dim for dim in trading if dim.stages == (stage,) and not dim.per_block])
+                state = best([best_blocks(state[0] | chosen, state[1], stage) for chosen in own])
+            found.append(state)
+        return self.assemble(*best(found))
 
     def size(self) -> int:
         """The exact number of architectures (as genes, also where two of them are the same network)."""

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from s3zoo import cost
 from s3zoo.arch import Arch
 from s3zoo.search import space_search
-from s3zoo.search.budget import Pricer, ranges
+from s3zoo.search.budget import Pricer, extents
 from s3zoo.search.command import main, plan, seeds_table
 from s3zoo.search.config import SearchRun
 from s3zoo.search.evaluate import accuracy, wilson
@@ -281,7 +281,7 @@ def test_an_infeasible_budget_is_answered_before_training(tmp_path):
 def test_glits_budget_is_that_of_its_first_stage(tmp_path):
     """In the whole space there are such networks, but not with the plain details of the first stage."""
     run = toy(TOY_GLIT)
-    least = [ranges(space, Pricer(**run.priced))["macs"][0] for space in (run.space, glit_split(run.space))]
+    least = [extents(space, Pricer(**run.priced))["macs"][0] for space in (run.space, glit_split(run.space))]
     assert least[0] < least[1]
     with pytest.raises(ValueError, match="macs"):
         search(overridden(run, [f"arch_search.budgets=('macs<={(least[0] + least[1]) / 2}',)"]), tmp_path)

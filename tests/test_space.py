@@ -1,6 +1,7 @@
 """Search spaces: their sizes, and that sampling, mutation and crossover never leave them."""
 
 import dataclasses
+import itertools
 import json
 import math
 import random
@@ -187,13 +188,118 @@ def test_a_space_contains_no_sample_of_another_family(one: str, other: str, seed
 # Extremes
 
 
-@pytest.mark.parametrize("name", [n for n, s in SPACES.items() if s.family in ("s3", "autoformer")])
-@pytest.mark.parametrize("counter", [cost.params, cost.macs])
-def test_largest_and_smallest_hold_the_extremes(name: str, counter: Any) -> None:
-    space, rng = SPACES[name], random.Random(0)
-    low, high = counter(space.smallest()), counter(space.largest())
-    assert low < high and space.contains(space.smallest()) and space.contains(space.largest())
-    assert all(low <= counter(space.sample(rng, tied=i % 2 == 0)) <= high for i in range(100))
+def staged(family: str, num_stages: int, **choices: tuple[float, ...]) -> Space:
+    """One value per gene and stage, the same choices in each stage (of heads also the same number in all of them)."""
+    dims = []
+    for gene, values in choices.items():
+        if gene == "num_heads":
+            dims.append(Dim(gene, values, (1,) * num_stages))
+        else:
+            dims += [Dim(gene, values, tuple(float(i == s) for i in range(num_stages))) for s in range(num_stages)]
+    return Space("staged", family, tuple(dims), num_stages=num_stages)
+
+
+GLIT_SPLIT_DIFFERS = glit_details(  # all-local, mixed and all-global blocks, with different choices each
+    glit_space("g", 12, 2, depth=3, kernels=(3, 15, 31), expansions=(1, 2, 4), head_dims=(2, 6, 12), groups=2),
+    glit_space("g", 12, 2, depth=3, groups=2).build(
+        {"depth": 3, "embed_dim": 12, "num_heads": 2, "global_heads": (0, 1, 2), "kernel_size": 17, "expansion": 1}
+        | {"head_dim": 6, "mlp_ratio": 2}
+    ),
+)
+ENUMERATED = {
+    "autoformer": (autoformer(), 32),
+    "glit": (glit_space("g", 12, 2, depth=2, kernels=(3, 31), expansions=(1, 4), head_dims=(2, 12), groups=2), 32),
+    "glit-split": (glit_split(glit_space("g", 12, 4, depth=2, groups=4)), 32),
+    "glit-details": (GLIT_SPLIT_DIFFERS, 32),
+    # a split free in all blocks beside kernels that differ: its best choice differs from block to block
+    "glit-blocks": (
+        Space(
+            "g",
+            "glit",
+            (
+                Dim("depth", (2,), (1,)),
+                Dim("embed_dim", (12,), (1,)),
+                Dim("num_heads", (2,), (1,)),
+                Dim("global_heads", (0, 1, 2), (1,), per_block=True, low=0),
+                Dim("kernel_size", (3,), (1,), per_block=True, blocks=(0,)),
+                Dim("kernel_size", (301,), (1,), per_block=True, blocks=(1,)),
+                Dim("expansion", (1,), (1,)),
+                Dim("head_dim", (6,), (1,)),
+                Dim("mlp_ratio", (1,), (1,)),
+            ),
+        ),
+        32,
+    ),
+    "glit-heads": (  # more heads: narrower ones, hence fewer channels for the same global heads
+        staged(
+            "glit", 1, depth=(1, 2), embed_dim=(12, 24), num_heads=(2, 3, 4), global_heads=(1, 2), head_dim=(6,),
+            kernel_size=(3, 31), expansion=(1, 4), mlp_ratio=(1,),
+        ),
+        32,
+    ),
+    "swin": (SPACES["s4_swin"], 224),
+    # on a map of 14 a window of 13 needs padding to 26 and costs more than 14, which fits
+    "s3-window": (s3_space("s", (1, 2), (8, 16), (5, 13, 14), (1, 2), (2,), num_stages=1), 56),
+    "s3-windows": (s3_space("s", (1,), (8, 16), (3, 4, 7), (1, 2), (2, 3), num_stages=2), 52),
+    "s3-staged": (
+        staged("s3", 2, depth=(1, 2), embed_dim=(10, 12), window_size=(3, 4, 7), num_heads=(2, 3, 4), mlp_ratio=(2,)),
+        (52, 40),
+    ),
+    "shunted": (
+        staged("shunted", 4, depth=(1, 2), embed_dim=(8, 12), num_heads=(2, 4), mlp_ratio=(1.5,), head_dim=(2,)),
+        32,
+    ),
+    "ladder": (autoformer((1, 2), "ladder"), 32),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("metric", ["params", "macs"])
+@pytest.mark.parametrize("name", ENUMERATED)
+def test_extent_is_that_of_all_architectures(name: str, metric: str) -> None:
+    space, img_size = ENUMERATED[name]
+
+    def price(arch: Arch) -> float:
+        return getattr(cost, metric)(arch, img_size=img_size, num_classes=10)
+
+    prices = [price(arch) for arch in space.enumerate()]
+    assert space.extent(price) == (min(prices), max(prices))
+    assert space.extent(price, measured=True) == (min(prices), max(prices))
+    cheapest, dearest = space.cheapest(price), space.dearest(price)
+    assert space.contains(cheapest) and space.contains(dearest)
+    assert (price(cheapest), price(dearest)) == (min(prices), max(prices))
+
+
+def test_extent_of_glit_tiny() -> None:
+    """With the details in the middle all-local blocks are the dearest, mixed ones the cheapest."""
+    assert glit_split(SPACES["glit_tiny"]).extent(cost.params) == (5_082_280, 6_761_128)
+
+
+def test_extent_of_glit_tiny_by_hand() -> None:
+    """Width 192 at 224 pixels, no head: the dearest block in parameters and the cheapest, over all 324."""
+    dim, tokens = 192, 197
+
+    def block(g: int, kernel: int, expansion: int, head: int, ratio: int) -> int:
+        glob, loc = 64 * g, 64 * (3 - g)
+        qkv, inner = g * head, loc * expansion
+        attention = 4 * glob * qkv + 3 * qkv + glob if g else 0
+        module = 3 * loc * inner + inner * (2 + kernel + 1 + 2) + loc if g < 3 else 0
+        return 4 * dim + attention + module + 2 * dim * dim * ratio + dim * ratio + dim
+
+    frame = (16 * 16 * 3 + 1) * dim + dim + tokens * dim + 2 * dim
+    genes = itertools.product(range(4), (17, 31, 45), (1, 2, 4), (32, 64, 128), (2, 4, 6))
+    every = [block(*values) for values in genes]
+    found = SPACES["glit_tiny"].extent(lambda arch: cost.params(arch, num_classes=0))
+    assert found == (frame + 12 * min(every), frame + 12 * max(every))
+
+
+def test_extent_of_a_measured_price_tries_all_genes_of_blocks() -> None:
+    """An MLP of ratio 2 that is slower than one of 4, as a measurement may say."""
+    space = autoformer()
+
+    def price(arch: Arch) -> float:
+        return sum(stage.embed_dim + 100 / b.mlp_ratio for stage in arch.stages for b in stage.blocks)
+
+    assert space.extent(price, measured=True) == (8 + 25, 3 * (24 + 50))
 
 
 @given(names, seeds)

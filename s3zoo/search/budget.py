@@ -160,35 +160,15 @@ class Pricer:
 # What a space can cost
 
 
-def cheapest(space: Space, price: Price, metric: str, *, dearest: bool = False) -> Arch:
-    """The architecture with the lowest (or highest) cost, found without sampling.
-
-    All genes but one per family are monotone in parameters and MACs, so they stand at their ends. The other one
-    (GLiT's split of the heads; S3's windows, where one may fit the feature map and a smaller one need padding) is tried
-    out, stage by stage: a block's cost depends on its own genes alone, so all blocks of a stage may have the same.
-    For a measured latency this is a local search.
-    """
-    sign = -1 if dearest else 1
-    values = {dim.name: dim.choices[-1 if dearest else 0] for dim in space.dims}
-    best = sign * price(space.build(values))[metric]
-    improved = True
-    while improved:
-        improved = False
-        for dim in space.dims:
-            for choice in dim.choices:
-                other = values | {dim.name: choice}
-                found = sign * price(space.build(other))[metric]
-                if found < best:
-                    best, values, improved = found, other, True
-    return space.build(values)
-
-
-def ranges(space: Space, price: Price) -> dict[str, tuple[float, float]]:
-    """The lowest and the highest value of each cost in the space."""
-    metrics = price(space.smallest())
+def extents(space: Space, price: Price) -> dict[str, tuple[float, float]]:
+    """The lowest and the highest value of each cost in the space; of a latency, which is measured, nearly."""
     return {
-        m: (price(cheapest(space, price, m))[m], price(cheapest(space, price, m, dearest=True))[m]) for m in metrics
+        metric: space.extent(_one(price, metric), measured=metric == "latency") for metric in price(space.smallest())
     }
+
+
+def _one(price: Price, metric: str) -> Callable[[Arch], float]:
+    return lambda arch: price(arch)[metric]
 
 
 class Feasible:
@@ -221,10 +201,11 @@ class Feasible:
         """The extreme architectures towards which the limits push."""
         found = []
         for metric, limit in self.budget.limits.items():
+            price, measured = _one(self.price, metric), metric == "latency"
             if limit.high < math.inf:
-                found.append(cheapest(self.space, self.price, metric))
+                found.append(self.space.cheapest(price, measured=measured))
             if limit.low > 0:
-                found.append(cheapest(self.space, self.price, metric, dearest=True))
+                found.append(self.space.dearest(price, measured=measured))
         return found
 
     def draw(self, rng: random.Random) -> Arch | None:
@@ -256,7 +237,7 @@ def check_feasible(space: Space, budget: Budget, price: Price, rng: random.Rando
         if metric not in priced:
             raise ValueError(f"The budget is {budget}, but {metric} is not measured; measure it or drop that limit.")
     feasible = Feasible(space, budget, price)
-    ends = ranges(space, price) if budget.limits else {}
+    ends = extents(space, price) if budget.limits else {}
     has = " and ".join(  # rounded inwards: what is printed is feasible
         f"{m} from {_number(m, low, ROUND_CEILING)} to {_number(m, high, ROUND_FLOOR)}"
         for m, (low, high) in ends.items()

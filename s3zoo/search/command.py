@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from s3zoo.search.budget import Budget, Feasible, Pricer, ranges
+from s3zoo.search.budget import Budget, Feasible, Pricer, extents
 from s3zoo.search.config import SearchRun
 from s3zoo.space import glit_details, glit_split
 from s3zoo.training.config import Train, load_config, overridden
@@ -87,7 +87,7 @@ def plan(run: SearchRun, seeds: int = 1) -> str:
     shifts = moves.iterations if moves.method != "none" else 0
     stages = 2 if run.hierarchy == "glit" else shifts + 1
     searched = stages if run.hierarchy == "glit" or moves.search_each_space else 1
-    extent = ranges(run.space, price)
+    extent = extents(run.space, price)
     budgets = [Budget.parse(text) for text in search.budgets]
     evaluations = search.population * search.generations * max(1, len(budgets))
     scores = moves.samples if moves.method == "s3" else 2 * moves.pairs * len(run.space.searched)

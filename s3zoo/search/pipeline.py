@@ -33,7 +33,7 @@ from s3zoo.arch import Arch
 from s3zoo.artefact import save_model
 from s3zoo.models import MODELS
 from s3zoo.search import space_search as spaces
-from s3zoo.search.budget import Budget, Feasible, Limit, Pricer, check_feasible, ranges
+from s3zoo.search.budget import Budget, Feasible, Limit, Pricer, check_feasible, extents
 from s3zoo.search.config import SearchRun
 from s3zoo.search.evaluate import Evaluator, RacingEvaluator
 from s3zoo.search.evolution import Evolution, RandomSearch, pareto
@@ -96,7 +96,7 @@ class Search:
             for budget in self.budgets:
                 check_feasible(first, budget, self.pricer, random.Random(run.seed))
         elif run.space_search.method == "s3" and not spaces.s3_samples(run.space, 1, random.Random(0), self._limited):
-            extent = "{:,.0f} to {:,.0f}".format(*ranges(run.space, self.sizes)[run.space_search.limit_metric])
+            extent = "{:,.0f} to {:,.0f}".format(*extents(run.space, self.sizes)[run.space_search.limit_metric])
             raise ValueError(
                 f"No sampled network of space {run.space.name!r} is within space_search.lower and upper; its"
                 f" {run.space_search.limit_metric} go from {extent}, so change the limits or the space."
@@ -158,7 +158,7 @@ class Search:
             supernet = self._supernet(space, place, previous)
             supernets.append(supernet)
             previous = supernet
-            row: dict[str, Any] = {"space": space.name, "size": space.size(), "index": index, **self._extent(space)}
+            row = self._space_row(space, index)
             table.append(row)
             if config.search_each_space and index < iterations:
                 some = self._some_feasible(space)  # S3 may leave the budget and come back
@@ -235,9 +235,9 @@ class Search:
             return False
         return True
 
-    def _extent(self, space: Space) -> dict[str, Any]:
-        least, most = self.pricer(space.smallest()), self.pricer(space.largest())
-        return {metric: [least[metric], most[metric]] for metric in least}
+    def _space_row(self, space: Space, index: int) -> dict[str, Any]:
+        ends = {metric: list(pair) for metric, pair in extents(space, self.pricer).items()}
+        return {"space": space.name, "size": space.size(), "index": index, **ends}
 
     # Supernets
 
@@ -487,7 +487,7 @@ class Search:
             supernet = self._supernet(space, place, None)
             found = self._search_space(supernet, place)
             best = found[0][0]
-            row = {"space": space.name, "size": space.size(), "index": index, **self._extent(space)}
+            row = self._space_row(space, index)
             table.append(row | {"best": [self._row(best)]})
             space = glit_details(self.run.space, best.arch)
         return found, table

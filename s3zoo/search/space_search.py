@@ -6,6 +6,7 @@ A `Decision` carries the next space and a record, ready for JSON, from which the
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -374,8 +375,7 @@ def s4_decide(
     cosines = np.round(gammas @ z / (length * (np.linalg.norm(z) or 1.0)), 12)
 
     taus = {row["name"]: row["tau"] for row in moving}
-    before = _largest(space, {}, config, price)
-    assert before is not None
+    before = float(price(space.dearest(price)))
     sizes = _sizes(space, taus, gammas, config, price)  # NaN: no such network
     legal = (sizes >= config.lower) & (sizes < config.upper)
     inside = config.allows(before)
@@ -448,7 +448,10 @@ def _s4_row(
 def _sizes(
     space: Space, taus: Mapping[str, float], gammas: np.ndarray, config: SpaceSearch, price: Callable[[Arch], float]
 ) -> np.ndarray:
-    """The largest network of every neighbour; NaN where bounds are impossible or the space would break its size cap."""
+    """The cost of the dearest network of every neighbour: all of its networks are below a limit if that one is.
+
+    NaN where bounds are impossible or the space would break its size cap.
+    """
 
     @functools.cache
     def architectures(deeper: tuple[tuple[str, float], ...]) -> int:  # moves of depths alone change the number
@@ -462,31 +465,6 @@ def _sizes(
         if any(d.choices[0] + deltas[d.name] < d.low or d.choices[-1] + deltas[d.name] > d.high for d in dims):
             continue
         if architectures(tuple((d.name, deltas[d.name]) for d in dims if d.gene == "depth")) <= room:
-            size = _largest(space, deltas, config, price)
-            sizes[i] = math.nan if size is None else size
+            with contextlib.suppress(ValueError):  # no such network: more global heads than heads, say
+                sizes[i] = price(space.moved(deltas).dearest(price))
     return sizes
-
-
-def _largest(
-    space: Space, deltas: Mapping[str, float], config: SpaceSearch, price: Callable[[Arch], float]
-) -> float | None:
-    """The cost of the moved space's largest network, so that all of its networks are below a limit if this one is.
-
-    All genes are at their upper bounds but for two that trade: more global heads mean fewer local ones, and a smaller
-    window may need more padding, hence more MACs.
-    """
-    pools: list[Sequence[Value]] = []
-    for dim in space.dims:
-        if dim.gene == "global_heads":
-            pools.append(sorted({dim.choices[0], dim.choices[-1]}))
-        else:
-            trades = dim.gene == "window_size" and config.limit_metric == "macs"
-            pools.append(dim.choices if trades else dim.choices[-1:])
-    try:
-        archs = [
-            space.build({dim.name: v + deltas.get(dim.name, 0) for dim, v in zip(space.dims, values, strict=True)})
-            for values in itertools.product(*pools)
-        ]
-    except ValueError:  # such as more global heads than heads
-        return None
-    return float(max(map(price, archs)))
