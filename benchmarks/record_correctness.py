@@ -16,12 +16,12 @@ import numpy as np
 import torch
 
 from s3zoo.arch import Arch
+from s3zoo.files import Records
 from s3zoo.search.budget import Pricer
 from s3zoo.search.evaluate import Evaluator
 from s3zoo.search.evolution import Evolution
 from s3zoo.space import Space, s3_space
 from s3zoo.supernet import Supernet
-from s3zoo.training.checkpoint import Records
 from s3zoo.training.config import Train
 from s3zoo.training.data import ImageData
 from s3zoo.training.distributed import Ranks

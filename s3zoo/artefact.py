@@ -25,9 +25,9 @@ from torch import nn
 
 from s3zoo import __version__
 from s3zoo.arch import Arch
+from s3zoo.files import replacing, sha256
 from s3zoo.models import ENTRYPOINTS
 from s3zoo.models.loading import CONFIG, WEIGHTS
-from s3zoo.models.official import replacing, sha256
 
 SCHEMA_VERSION = 1
 

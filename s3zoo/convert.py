@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from s3zoo.arch import Arch
 from s3zoo.artefact import save_model
+from s3zoo.files import sha256
 from s3zoo.models import autoformer, glit, s3, shunted
-from s3zoo.models.official import StateDict, read_checkpoint, sha256
+from s3zoo.models.official import StateDict, read_checkpoint
 from s3zoo.search.published import official_autoformer_supernet
 
 __all__ = ["autoformer_subnet", "convert", "official_autoformer_supernet"]

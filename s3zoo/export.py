@@ -30,8 +30,8 @@ from torch import Tensor
 
 from s3zoo import __version__, cards
 from s3zoo.artefact import CONFIG, WEIGHTS, load_config, write_config
+from s3zoo.files import replacing, sha256
 from s3zoo.models import ENTRYPOINTS, MODELS
-from s3zoo.models.official import replacing, sha256
 from s3zoo.models.s3 import timm_differs, timm_model_args, to_timm_state_dict
 
 TIMM_ARCHITECTURE = "swin_s3_tiny_224"  # timm's Swin takes every gene that a uniform stage has as an argument

@@ -21,10 +21,9 @@ from huggingface_hub.errors import HfHubHTTPError, HTTPError, OfflineModeIsEnabl
 
 from s3zoo import __version__, cards
 from s3zoo.artefact import load_config, write_config
+from s3zoo.files import replacing, sha256, write_text
 from s3zoo.models.loading import CONFIG, WEIGHTS
-from s3zoo.models.official import replacing, sha256
 from s3zoo.search.budget import Budget
-from s3zoo.training.checkpoint import write_text
 
 
 def find_model(path: Path, budget: str | None = None) -> Path:

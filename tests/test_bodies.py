@@ -339,7 +339,7 @@ def test_backtracking_to_deeper_decoders(tmp_path: Path, monkeypatch) -> None:
 def test_an_interrupted_cache_is_continued(tmp_path: Path, monkeypatch) -> None:
     """Killed after two secured portions, then stopped by request after another; what is there is not computed again."""
     monkeypatch.setattr(features, "GROUP", 10)
-    monkeypatch.setattr(features, "SECONDS", -1.0)
+    monkeypatch.setattr(features, "AUTOSAVE_SECONDS", -1.0)
     whole = feature_data(tmp_path / "whole")
     whole.reach(2)
 

@@ -1,13 +1,11 @@
-"""Checkpoints and records: whole or absent, checked, and the previous one kept."""
+"""Checkpoints: whole or absent, checked, and the previous one kept."""
 
 import errno
-import json
 
 import pytest
 import torch
 
 from s3zoo.training import checkpoint
-from s3zoo.training.checkpoint import Records
 
 
 def save(folder, step):
@@ -62,37 +60,3 @@ def test_a_full_disk_is_said_and_loses_nothing(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="disk is full.*intact"):
         save(tmp_path, 2)
     assert [p.name for p in tmp_path.iterdir()] == ["step-00000001"]
-    monkeypatch.setattr(checkpoint.os, "fsync", full)
-    with pytest.raises(ValueError, match="disk is full"):
-        checkpoint.write_json(tmp_path / "x.json", {})
-    assert not (tmp_path / "x.json").exists()
-
-
-def test_a_real_full_disk(tmp_path):
-    """The kernel's own refusal, through /dev/full."""
-    try:
-        open("/dev/full", "w").close()
-    except OSError:
-        pytest.skip("no /dev/full here")
-    records = Records(tmp_path / "rows.jsonl")
-    (tmp_path / "rows.jsonl").symlink_to("/dev/full")
-    with pytest.raises(ValueError, match="disk is full"):
-        records.append([{"a": 1}])
-
-
-def test_records_drop_the_line_that_a_crash_cut(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    records = Records(path)
-    records.append([{"step": 1}, {"step": 2}])
-    whole = path.read_text()
-    path.write_text(whole + '{"step": 3')
-    assert Records(path).rows == [{"step": 1}, {"step": 2}]
-    assert path.read_text() == whole
-    assert Records(path, keep=lambda row: row["step"] <= 1).rows == [{"step": 1}]
-    assert json.loads(path.read_text()) == {"step": 1}
-
-
-def test_other_ranks_keep_rows_in_memory(tmp_path):
-    records = Records(tmp_path / "rows.jsonl", write=False)
-    records.append([{"a": 1}])
-    assert records.rows == [{"a": 1}] and not (tmp_path / "rows.jsonl").exists()

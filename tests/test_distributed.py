@@ -71,4 +71,4 @@ def test_two_processes(tmp_path):
 def test_one_process_needs_no_group():
     ranks = Ranks(0, 1, torch.device("cpu"))
     assert ranks.share([1, 2, 3]) == [1, 2, 3] == ranks.gather([1, 2, 3])
-    assert ranks.first_first(lambda: "read") == "read"
+    assert ranks.rank0_first(lambda: "read") == "read"

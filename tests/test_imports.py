@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # A unit is a module or package directly below s3zoo; it may import units of its own layer (without cycles) or below.
 LAYERS = [
-    {"paths", "versions"},
+    {"paths", "files", "versions"},
     {"arch"},
     {"space", "cost"},
     {"models"},
@@ -28,7 +28,16 @@ LAYERS = [
 ]
 LAYER = {unit: level for level, units in enumerate(LAYERS) for unit in units}
 
-TORCH_FREE = {"s3zoo", "s3zoo.paths", "s3zoo.versions", "s3zoo.arch", "s3zoo.space", "s3zoo.cost", "s3zoo.cli"} | {
+TORCH_FREE = {
+    "s3zoo",
+    "s3zoo.paths",
+    "s3zoo.files",
+    "s3zoo.versions",
+    "s3zoo.arch",
+    "s3zoo.space",
+    "s3zoo.cost",
+    "s3zoo.cli",
+} | {
     f"s3zoo.search.{name}" for name in ("evolution", "budget", "racing", "space_search")
 }
 NEEDS_TORCH = {"torch", "torchvision", "timm", "safetensors", "transformers"}

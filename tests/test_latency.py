@@ -12,13 +12,13 @@ import torch
 from test_search import ONE, quick, search, toy
 
 from s3zoo.arch import Arch, AutoFormerBlock, S3Block, Stage
+from s3zoo.files import Records
 from s3zoo.models import MODELS
 from s3zoo.search import latency
 from s3zoo.search.config import ArchSearch
 from s3zoo.search.latency import LatencyTable, Part, parts, plan, space_parts
 from s3zoo.search.pipeline import Search
 from s3zoo.space import GLIT_TINY, S3_INITIAL, S4_SWIN, Space, _autoformer, glit_details, glit_space, s3_space
-from s3zoo.training.checkpoint import Records
 from s3zoo.training.log import Log
 from s3zoo.training.loop import Interrupted, Stop
 

@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from s3zoo.arch import Arch
+from s3zoo.files import Records
 from s3zoo.search import evaluate, racing
 from s3zoo.search.evaluate import Evaluator, RacingEvaluator
 from s3zoo.search.evolution import Evolution, search
 from s3zoo.search.racing import Race, Score
 from s3zoo.space import Dim, Space
-from s3zoo.training.checkpoint import Records
 from s3zoo.training.distributed import Ranks
 from s3zoo.training.log import Log
 from s3zoo.training.loop import Stop
@@ -373,7 +373,7 @@ def test_what_was_answered_before_a_crash_is_not_asked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, racing: bool, parts: int
 ) -> None:
     """Where answers are slow, that is: with every part of a network's images something is recorded."""
-    monkeypatch.setattr(evaluate, "SECONDS", 0.0)
+    monkeypatch.setattr(evaluate, "AUTOSAVE_SECONDS", 0.0)
     archs = some_archs(20)
     kind, options = (Racing, {"seed": 0, "keep": 5}) if racing else (Plain, {})
 

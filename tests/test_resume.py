@@ -19,7 +19,7 @@ from test_search import HERE, ONE, RACING, TOY, TOY_GLIT, finished, glit, raced,
 
 from s3zoo.search.evaluate import accuracy
 from s3zoo.training import accuracy as counting
-from s3zoo.training.accuracy import kept_accuracy
+from s3zoo.training.accuracy import resumable_accuracy
 from s3zoo.training.config import overridden
 from s3zoo.training.data import ImageData
 from s3zoo.training.loop import Interrupted, Stop
@@ -297,18 +297,18 @@ def test_a_long_count_goes_on_where_it_was(tmp_path, monkeypatch):
 
     path = tmp_path / "score.json"
     with pytest.raises(Interrupted, match="stopped after 9 images"):
-        kept_accuracy(path, net, from_batch, ONE, stop)
+        resumable_accuracy(path, net, from_batch, ONE, stop)
     stop.asked = False
-    assert kept_accuracy(path, net, from_batch, ONE, stop) == whole and seen == [0, 1, 2, 3]
-    assert kept_accuracy(path, net, from_batch, ONE, stop) == whole and seen == [0, 1, 2, 3]
+    assert resumable_accuracy(path, net, from_batch, ONE, stop) == whole and seen == [0, 1, 2, 3]
+    assert resumable_accuracy(path, net, from_batch, ONE, stop) == whole and seen == [0, 1, 2, 3]
 
     # A crash finds what was secured, here with every batch.
     def crashes(first):
         yield from batches[first:2]
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(counting, "SECONDS", -1.0)
+    monkeypatch.setattr(counting, "AUTOSAVE_SECONDS", -1.0)
     path.unlink()
     with pytest.raises(KeyboardInterrupt):
-        kept_accuracy(path, net, crashes, ONE, stop)
+        resumable_accuracy(path, net, crashes, ONE, stop)
     assert json.loads(path.read_text()) == {"batches": 2, "right": 3, "images": 4, "whole": False}

@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 import torch
 
-from s3zoo import cli
-from s3zoo.training import session
+from s3zoo import cli, files
 from s3zoo.training.distributed import Ranks
-from s3zoo.training.session import carry_out, held
+from s3zoo.training.session import held, run_job
 
 ONE = Ranks(0, 1, torch.device("cpu"))
 
@@ -31,7 +30,7 @@ class Run:
 
 def start(folder: Path, work: Callable[[Any], Any]) -> int:
     """The exit code of a command whose job is `work` with its log."""
-    return cli.run(lambda _: carry_out(Run(), folder, lambda run, place, ranks, log, stop: lambda: work(log)), [])
+    return cli.run(lambda _: run_job(Run(), folder, lambda run, place, ranks, log, stop: lambda: work(log)), [])
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no fork")
@@ -74,7 +73,7 @@ def test_other_ranks_hear_of_it(tmp_path):
     assert not (tmp_path / "new").exists()  # it is the first rank's
 
 
-@pytest.mark.skipif(session.fcntl is None, reason="locks nothing")
+@pytest.mark.skipif(files.fcntl is None, reason="locks nothing")
 def test_where_files_cannot_be_locked_a_run_goes_on(tmp_path, monkeypatch):
     (tmp_path / "a" / ".lock").mkdir(parents=True)  # cannot be opened for writing
     assert start(tmp_path / "a", lambda log: {}) == 0
@@ -82,7 +81,7 @@ def test_where_files_cannot_be_locked_a_run_goes_on(tmp_path, monkeypatch):
     def unsupported(*args):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(session.fcntl, "lockf", unsupported)
+    monkeypatch.setattr(files.fcntl, "lockf", unsupported)
     assert start(tmp_path / "b", lambda log: {}) == 0
 
 

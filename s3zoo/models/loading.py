@@ -23,8 +23,8 @@ from timm.models._hub import download_from_hf
 from torch import Tensor
 
 from s3zoo.arch import Arch
+from s3zoo.files import sha256
 from s3zoo.models._base import Plain, ZooModel
-from s3zoo.models.official import sha256
 
 _logger = logging.getLogger(__name__)
 

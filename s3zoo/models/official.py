@@ -7,18 +7,14 @@ The authors publish pickles that hold more than tensors (training arguments, num
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import logging
-import os
 import pickle
 import re
 import shutil
 import urllib.request
-import uuid
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -31,6 +27,8 @@ from safetensors.torch import load_file, save_file
 from timm.models import clean_state_dict
 from timm.models._hub import get_cache_dir
 from torch import Tensor
+
+from s3zoo.files import replacing, sha256
 
 _logger = logging.getLogger(__name__)
 
@@ -117,11 +115,6 @@ def _wants_code(path: Path, names: str) -> ValueError:
     )
 
 
-def sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def converted(
     url: str, name: str, convert: Callable[[StateDict], StateDict], cache_dir: str | Path | None = None
 ) -> Path:
@@ -159,18 +152,6 @@ def _record(path: Path) -> dict[str, Any]:
             return json.loads((file.metadata() or {})["s3zoo"])
     except (OSError, SafetensorError, KeyError, ValueError):
         return {}
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path` that takes its place when the block succeeds and disappears when it fails."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _download(url: str, path: Path) -> None:

@@ -45,9 +45,9 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     out = arguments.out or Path("runs") / run.name
     from s3zoo.search.pipeline import Search  # torch is needed from here on
-    from s3zoo.training.session import carry_out
+    from s3zoo.training.session import run_job
 
-    return carry_out(run, out, Search, seeds=arguments.seeds, table=seeds_table)
+    return run_job(run, out, Search, seeds=arguments.seeds, table=seeds_table)
 
 
 def seeds_table(results: list[dict[str, Any]]) -> str:

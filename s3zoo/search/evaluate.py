@@ -11,10 +11,11 @@ import numpy as np
 from torch import Tensor, nn
 
 from s3zoo.arch import Arch
+from s3zoo.files import Records
 from s3zoo.search.racing import Race, packed, unpacked
 from s3zoo.supernet import Supernet, recalibrate
 from s3zoo.training.accuracy import accuracy, hits, wilson
-from s3zoo.training.checkpoint import SECONDS, Records
+from s3zoo.training.checkpoint import AUTOSAVE_SECONDS
 from s3zoo.training.data import ImageData
 from s3zoo.training.distributed import Ranks
 from s3zoo.training.log import Log
@@ -22,7 +23,7 @@ from s3zoo.training.loop import Interrupted, Stop
 
 __all__ = ["Evaluator", "RacingEvaluator", "accuracy", "hits", "wilson"]
 
-CHUNK = 16  # subnets per rank between two records, or as many as take about SECONDS
+CHUNK = 16  # subnets per rank between two records, or as many as take about AUTOSAVE_SECONDS
 PART = 512  # images that are scored at once,
 PIXELS = 128 * 224 * 224  # or as many as have so many pixels
 
@@ -100,7 +101,7 @@ class Evaluator:
             for key, name, right in own:
                 fresh.append({"arch": key, "images": name, "right": packed(right)})
                 subnets.add(key)
-                if time.monotonic() - begun > SECONDS or (len(subnets) >= CHUNK and name == names[-1]):
+                if time.monotonic() - begun > AUTOSAVE_SECONDS or (len(subnets) >= CHUNK and name == names[-1]):
                     break
             news = [row for rows in self.ranks.gather([fresh]) for row in rows]
             self._unfinished.append(news)

@@ -25,9 +25,9 @@ import torch
 from torch import Tensor, nn
 
 from s3zoo.arch import FAMILIES, Arch, Block, Stage
+from s3zoo.files import Records, read_json, write_json
 from s3zoo.models import MODELS
 from s3zoo.space import Space
-from s3zoo.training.checkpoint import Records, read_json, write_json
 from s3zoo.training.log import Log
 
 SCHEMA_VERSION = 1

@@ -31,6 +31,7 @@ from torch import nn
 
 from s3zoo.arch import Arch
 from s3zoo.artefact import save_model
+from s3zoo.files import Records, read_json, sha256, write_json
 from s3zoo.models import MODELS
 from s3zoo.search import space_search as spaces
 from s3zoo.search.budget import Budget, Feasible, Limit, Pricer, check_feasible, extents
@@ -41,8 +42,7 @@ from s3zoo.search.latency import LatencyTable, this_device
 from s3zoo.search.published import official_autoformer_supernet
 from s3zoo.space import Space, glit_details, glit_split
 from s3zoo.supernet import Supernet, recalibrate
-from s3zoo.training.accuracy import kept_accuracy
-from s3zoo.training.checkpoint import Records, read_json, sha256, write_json
+from s3zoo.training.accuracy import resumable_accuracy
 from s3zoo.training.config import Train
 from s3zoo.training.data import Batch, ImageData
 from s3zoo.training.distributed import Ranks
@@ -348,7 +348,7 @@ class Search:
         return kind(supernet, self.data, self.ranks, self.log, records, self.stop, **common)
 
     def _records(self, path: Path) -> Records:
-        return self.ranks.first_first(lambda: Records(path, write=self.ranks.first))
+        return self.ranks.rank0_first(lambda: Records(path, write=self.ranks.first))
 
     # Architectures
 
@@ -445,7 +445,7 @@ class Search:
         return Finished(arch, model, inherited, score)
 
     def _score(self, path: Path, model: nn.Module, batches: Callable[[int], Iterable[Batch]]) -> dict[str, float]:
-        return kept_accuracy(path, model, batches, self.ranks, self.stop)
+        return resumable_accuracy(path, model, batches, self.ranks, self.stop)
 
     def _row(self, finished: Finished) -> dict[str, Any]:
         return {"inherited": finished.inherited, **self._scored(finished.arch, finished.accuracy)}

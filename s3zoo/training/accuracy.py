@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from s3zoo.training.checkpoint import SECONDS, read_json, write_json
+from s3zoo.files import read_json, write_json
+from s3zoo.training.checkpoint import AUTOSAVE_SECONDS
 from s3zoo.training.distributed import Ranks
 from s3zoo.training.loop import Interrupted, Stop
 
@@ -30,7 +31,7 @@ def accuracy(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], device:
     return _with_interval(right, total)
 
 
-def kept_accuracy(
+def resumable_accuracy(
     path: Path, model: nn.Module, batches: Callable[[int], Iterable[tuple[Tensor, Tensor]]], ranks: Ranks, stop: Stop
 ) -> dict[str, float]:
     """The same with the count in a file, where a later process takes it up. `batches(n)` begins with batch n."""
@@ -48,7 +49,7 @@ def kept_accuracy(
         state["images"] += len(targets)
         state["right"] += int(hits(model, images, targets, ranks.device).sum()) if len(targets) else 0
         asked = any(ranks.gather([stop.asked]))
-        if asked or time.monotonic() - secured > SECONDS:
+        if asked or time.monotonic() - secured > AUTOSAVE_SECONDS:
             secure()
             secured = time.monotonic()
         if asked:

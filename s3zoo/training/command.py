@@ -51,9 +51,9 @@ def main(argv: list[str] | None = None) -> int:
         print(plan(run))
         return 0
     from s3zoo.training.run import Training  # torch is needed from here on
-    from s3zoo.training.session import carry_out
+    from s3zoo.training.session import run_job
 
-    return carry_out(run, arguments.out or Path("runs") / name, Training)
+    return run_job(run, arguments.out or Path("runs") / name, Training)
 
 
 def configured(arguments: argparse.Namespace) -> tuple[TrainRun, str]:

@@ -23,8 +23,7 @@ from safetensors.torch import load_file, save_file
 from timm.task import DistillationTeacher
 from torch import Tensor, nn
 
-from s3zoo.models.official import replacing
-from s3zoo.training.checkpoint import told_when_full
+from s3zoo.files import disk_full_as_user_error, replacing
 from s3zoo.training.config import Data, Distil
 from s3zoo.training.data import ImageData
 from s3zoo.training.distributed import Ranks
@@ -97,7 +96,7 @@ class Teacher:
             log.close_progress()
             logits = torch.cat(ranks.gather(own))
             if ranks.first:
-                with told_when_full(path), replacing(path) as temporary:
+                with disk_full_as_user_error(path), replacing(path) as temporary:
                     save_file({"logits": logits}, temporary)
             ranks.wait()
         self.kept = load_file(path)["logits"]

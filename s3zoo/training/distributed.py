@@ -54,7 +54,7 @@ class Ranks:
         if self.world > 1:
             dist.barrier()
 
-    def first_first(self, read: Callable[[], T]) -> T:
+    def rank0_first(self, read: Callable[[], T]) -> T:
         """The first rank opens (and repairs) a file before the others look at it."""
         if self.first:
             value = read()

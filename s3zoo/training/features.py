@@ -29,18 +29,14 @@ import torch
 from numpy.lib import format as npy
 from torch import Tensor, nn
 
+from s3zoo.files import disk_full_as_user_error, locked, read_json, write_json
 from s3zoo.models.ladder import build_tower, fingerprint, tower_features
-from s3zoo.training.checkpoint import SECONDS, read_json, told_when_full, write_json
+from s3zoo.training.checkpoint import AUTOSAVE_SECONDS
 from s3zoo.training.config import Data, Tower
 from s3zoo.training.data import Batch, ImageData
 from s3zoo.training.distributed import Ranks
 from s3zoo.training.log import Log
 from s3zoo.training.loop import Interrupted, Stop
-
-try:
-    import fcntl
-except ImportError:  # not a Unix: two runs that fill one cache at once must be avoided by hand
-    fcntl = None  # type: ignore[assignment]
 
 # On a CPU, how a product of matrices is summed up depends on the number of rows: in groups of one size, an image has
 # the same features whatever stands beside it.
@@ -251,7 +247,7 @@ class Cache:
         groups = [np.arange(start, min(start + GROUP, rows)) for start in range(done, rows, GROUP)]
         images = iter(source(self.ranks.share(groups)))
         meter = self.log.progress(f"features ({self.kind})", rows, done)
-        with ExitStack() as stack, told_when_full(self.folder):
+        with ExitStack() as stack, disk_full_as_user_error(self.folder):
             files = {column: stack.enter_context(open(self._path(column, ".part"), "r+b")) for column in columns}
             secured = time.monotonic()
             for turn in batched(groups, self.ranks.world):
@@ -265,7 +261,7 @@ class Cache:
                         file.write(np.ascontiguousarray(values[column.name], column.dtype).tobytes())
                 asked, done = any(self.ranks.gather([self.stop.asked])), int(turn[-1][-1]) + 1
                 meter.update(done)
-                due = self.ranks.from_first(time.monotonic() - secured > SECONDS)
+                due = self.ranks.from_first(time.monotonic() - secured > AUTOSAVE_SECONDS)
                 if not (asked or due or done == rows):
                     continue
                 secured = time.monotonic()
@@ -317,15 +313,11 @@ class Cache:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """One run at a time fills a cache; another one waits."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with open(self.folder / ".lock", "w") as file:
+        with ExitStack() as stack:
             if self.ranks.first:
-                if fcntl is not None:
-                    try:
-                        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    except OSError:
-                        self.log.say(f"features ({self.kind}): waiting for another run that fills {self.folder}")
-                        fcntl.flock(file, fcntl.LOCK_EX)
+                self.folder.mkdir(parents=True, exist_ok=True)
+                told = f"features ({self.kind}): waiting for another run that fills {self.folder}"
+                stack.enter_context(locked(self.folder / ".lock", waiting=lambda: self.log.say(told)))
                 write_json(self.folder / "key.json", self.key)
             self.ranks.wait()
             yield

@@ -10,8 +10,8 @@ import timm
 import torch
 
 import s3zoo
+from s3zoo.files import read_json, write_json
 from s3zoo.paths import commit
-from s3zoo.training.checkpoint import read_json, write_json
 from s3zoo.training.config import difference, to_dict
 from s3zoo.training.distributed import Ranks
 

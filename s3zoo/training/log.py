@@ -9,7 +9,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from s3zoo.training.checkpoint import told_when_full
+from s3zoo.files import disk_full_as_user_error
 
 _PLAIN_SECONDS = 20.0  # between progress lines where there is no terminal
 
@@ -63,7 +63,7 @@ class Log:
         sys.stdout.flush()
         if self._folder is not None:
             path = self._folder / "log.txt"
-            with told_when_full(path), open(path, "a", encoding="utf-8") as file:
+            with disk_full_as_user_error(path), open(path, "a", encoding="utf-8") as file:
                 file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
 
     def progress(self, name: str, total: int, start: int = 0) -> Progress:

@@ -25,6 +25,7 @@ from timm.scheduler.scheduler import Scheduler
 from torch import Tensor, nn
 
 from s3zoo.arch import Arch
+from s3zoo.files import Records
 from s3zoo.models.layers import DropPath
 from s3zoo.space import Space
 from s3zoo.supernet import Supernet
@@ -283,8 +284,8 @@ def fit(
         start, running = state["step"], tuple(state["running"])  # type: ignore[assignment]
         if start < total:
             log.say(f"{name}: resumed at step {start} of {total}")
-    records = ranks.first_first(
-        lambda: checkpoint.Records(folder / "epochs.jsonl", keep=lambda row: row["step"] <= start, write=ranks.first)
+    records = ranks.rank0_first(
+        lambda: Records(folder / "epochs.jsonl", keep=lambda row: row["step"] <= start, write=ranks.first)
     )
 
     def save(step: int) -> None:

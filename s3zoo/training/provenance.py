@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
+from s3zoo.files import read_json
 from s3zoo.space import SPACES, Space
-from s3zoo.training.checkpoint import read_json
 from s3zoo.training.config import Data, Run, difference, load_config, to_dict
 from s3zoo.training.distributed import Ranks
 

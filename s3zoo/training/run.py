@@ -21,8 +21,8 @@ from timm.models._hub import save_for_hf
 from torch import nn
 
 from s3zoo.artefact import save_model
-from s3zoo.training.accuracy import hits, kept_accuracy
-from s3zoo.training.checkpoint import read_json, write_json
+from s3zoo.files import read_json, write_json
+from s3zoo.training.accuracy import hits, resumable_accuracy
 from s3zoo.training.config import Data, TrainRun
 from s3zoo.training.data import ImageData
 from s3zoo.training.distil import Student, Teacher
@@ -142,7 +142,7 @@ class Training:
         measured: dict[str, dict[str, float]] = {}
         if run.data.holdout:
             measured["held-out"] = {"top1": self._held_out()["held_out"], "images": self.data.search_size}
-        test = kept_accuracy(
+        test = resumable_accuracy(
             self.folder / "test.json", model, lambda first: self.data.test_batches(first=first), self.ranks, self.stop
         )
         measured["test"] = test

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
-import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-
+from s3zoo.files import disk_full_as_user_error, locked
 from s3zoo.training import distributed
-from s3zoo.training.checkpoint import told_when_full
 from s3zoo.training.log import Log
 from s3zoo.training.loop import Interrupted, Stop
 
 Result = dict[str, Any]
 
 
-def carry_out(
+def run_job(
     run: Any, folder: Path, job: Callable[[Any, Path, distributed.Ranks, Log, Stop], Callable[[], Result]], *,
     seeds: int = 1, table: Callable[[list[Result]], str] = lambda results: "",
 ) -> int:  # fmt: skip
@@ -41,7 +34,7 @@ def carry_out(
     try:
         with Stop().listening() as stop:
             for each, place in runs:
-                with told_when_full(place), held(place, ranks):
+                with disk_full_as_user_error(place), held(place, ranks):
                     log = Log(place, speaks=ranks.first)
                     try:
                         results.append(job(each, place, ranks, log, stop)())
@@ -60,48 +53,15 @@ def carry_out(
 @contextmanager
 def held(folder: Path, ranks: distributed.Ranks) -> Iterator[None]:
     """Make the folder, and let no other run work in it meanwhile; what hinders the first rank is raised on all."""
-    lock: int | None = None
-    problem: Exception | None = None
-    if ranks.first:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            lock = _locked(folder / ".lock")
-        except (OSError, ValueError) as error:
-            problem = error
-    try:
+    with ExitStack() as stack:
+        problem: Exception | None = None
+        if ranks.first:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(locked(folder / ".lock"))
+            except (OSError, ValueError) as error:
+                problem = error
         problem = ranks.from_first(problem)
         if problem is not None:
             raise problem
         yield
-    finally:
-        if lock is not None:
-            os.close(lock)
-
-
-def _locked(path: Path) -> int | None:
-    """The descriptor of the file, locked until it is closed or this process dies; None where there are no locks.
-
-    By lockf and not flock: its locks are not inherited, so that loader workers which outlive a killed run for some
-    seconds do not hinder the next. But they end when this process closes the file, in whatever place it was opened.
-    """
-    if fcntl is None:
-        return None
-    try:
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError:  # read-only, another user's, a full disk: the run's own files will tell
-        return None
-    try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        owner = os.pread(file, 20, 0).decode(errors="replace")
-        os.close(file)
-        if error.errno not in (errno.EAGAIN, errno.EACCES):
-            return None
-        raise ValueError(
-            f"{path.parent} is in use by another process{f' ({owner})' if owner else ''}; wait until it ends, stop it,"
-            " or give another --out."
-        ) from None
-    with suppress(OSError):  # its number is a help to those who are refused, no more
-        os.ftruncate(file, 0)
-        os.pwrite(file, str(os.getpid()).encode(), 0)
-    return file

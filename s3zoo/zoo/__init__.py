@@ -26,8 +26,8 @@ import torch
 
 from s3zoo.cards import Facts, files, registered, registered_names, weights_source
 from s3zoo.cards.facts import NO_WEIGHTS, quantity
+from s3zoo.files import replacing
 from s3zoo.models import MODELS
-from s3zoo.models.official import replacing
 from s3zoo.zoo.page import page
 
 BATCH, ROUNDS = 8, 3

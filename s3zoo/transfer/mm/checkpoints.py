@@ -30,8 +30,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from s3zoo import __version__
+from s3zoo.files import replacing, sha256
 from s3zoo.models.loading import WEIGHTS
-from s3zoo.models.official import replacing, sha256
 
 SCHEMA_VERSION = 1
 CONFIG_PY = "config.py"

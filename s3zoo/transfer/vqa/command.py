@@ -85,11 +85,11 @@ def _add_data(parser: argparse.ArgumentParser, splits: str) -> None:
 def _train(arguments: argparse.Namespace) -> int:
     settings = arguments.set + ([f"data.root={arguments.data}"] if arguments.data else [])
     run = overridden(load_config(arguments.config, VqaRun, "vqa"), settings)
-    from s3zoo.training.session import carry_out
+    from s3zoo.training.session import run_job
     from s3zoo.transfer.vqa.run import Training
 
     out = arguments.out or Path("runs") / run.name
-    return carry_out(run, out, Training, seeds=arguments.seeds, table=seeds_table)
+    return run_job(run, out, Training, seeds=arguments.seeds, table=seeds_table)
 
 
 def seeds_table(results: list[dict[str, Any]]) -> str:
@@ -134,8 +134,8 @@ def _answered(split: Any, name: str) -> Any:
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
+    from s3zoo.files import read_json, write_json
     from s3zoo.training import distributed
-    from s3zoo.training.checkpoint import read_json, write_json
     from s3zoo.transfer.vqa import metric
     from s3zoo.transfer.vqa.data import read_split
     from s3zoo.transfer.vqa.run import predict, scores_line
@@ -167,8 +167,8 @@ def _evaluate(arguments: argparse.Namespace) -> int:
 
 
 def _predict(arguments: argparse.Namespace) -> int:
+    from s3zoo.files import write_json
     from s3zoo.training import distributed
-    from s3zoo.training.checkpoint import write_json
     from s3zoo.transfer.vqa import metric
     from s3zoo.transfer.vqa.data import read_split
     from s3zoo.transfer.vqa.run import predict

@@ -19,10 +19,9 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertModel, BertTokenizer
 
 from s3zoo import __version__
+from s3zoo.files import read_json, replacing, sha256
 from s3zoo.models import ENTRYPOINTS
 from s3zoo.models._base import ZooModel
-from s3zoo.models.official import replacing, sha256
-from s3zoo.training.checkpoint import read_json
 from s3zoo.transfer.vqa.config import VqaModelConfig
 
 SCHEMA_VERSION = 2  # 2: checksums of answers and words too

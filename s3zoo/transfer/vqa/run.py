@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from s3zoo.training.checkpoint import read_json, write_json
+from s3zoo.files import read_json, write_json
 from s3zoo.training.data import normalised
 from s3zoo.training.distributed import Ranks
 from s3zoo.training.folder import check_folder, claim_folder

@@ -1,0 +1,320 @@
+"""Files that survive a kill: each is whole or absent, a folder is the old or the new one, one process writes at a time.
+
+Nothing here knows of torch. What is read back is checked; what cannot be used is said in one sentence with its name.
+"""
+
+from __future__ import annotations
+
+import errno
+import glob
+import hashlib
+import json
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+STALE = 3600.0  # seconds after which a temporary file that nobody writes to was left behind by a kill
+
+
+def sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def disk_full_as_user_error(path: Path) -> Iterator[None]:
+    """A full disk is the user's to solve: say so in a sentence instead of a traceback."""
+    try:
+        yield
+    except Exception as error:  # an OSError, or safetensors' own kind with the same words
+        if getattr(error, "errno", None) not in (errno.ENOSPC, errno.EDQUOT) and "No space left" not in str(error):
+            raise
+        place = getattr(error, "filename", None) or path
+        raise ValueError(
+            f"The disk is full: {place} could not be written, but what was saved before is intact; free some space and"
+            " repeat the same command to resume."
+        ) from error
+
+
+# Writing
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path` that takes its place when the block succeeds and disappears when it fails.
+
+    The file's mode follows the umask, whoever writes it (safetensors makes files that only their owner can read).
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    short = path.name[:40]  # a file name has at most 255 bytes
+    for left in path.parent.glob(f".{glob.escape(short)}.*.partial"):
+        with suppress(OSError):
+            if time.time() - left.stat().st_mtime > STALE:
+                left.unlink()
+    temporary = path.with_name(f".{short}.{uuid.uuid4().hex}.partial")
+    try:
+        with disk_full_as_user_error(path):
+            with open(temporary, "xb") as file:
+                mode = os.fstat(file.fileno()).st_mode & 0o777
+            yield temporary
+            with open(temporary, "r+b") as file:
+                os.fsync(file.fileno())
+            os.chmod(temporary, mode)
+            os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def write_text(path: Path, text: str) -> None:
+    write_bytes(path, text.encode())
+
+
+def write_json(path: Path, data: Any, *, indent: int = 1) -> None:
+    write_text(path, json.dumps(data, indent=indent, allow_nan=False) + "\n")
+
+
+@contextmanager
+def replacing_files(folder: Path, names: Sequence[str]) -> Iterator[Path]:
+    """An empty folder to write files into, which become the files `names` of `folder` all at once.
+
+    Of `names`, those that the block does not write are removed from `folder`; its other files stay. The last name is
+    the file without which a reader does not take the folder for whole (config.json, say).
+
+    Where none of the files existed they are moved in, the last name last. Else a second folder is made of the new files
+    and hard links to the others, and takes the place of the first: the first becomes `.NAME.old`, the second `NAME`,
+    then `.NAME.old` is removed. After a kill between the two renamings only `.NAME.old` is there, which `settle` turns
+    back; whoever opens or replaces such a folder calls it first.
+    """
+    settle(folder)
+    folder = folder.resolve()
+    new, temporary = not folder.exists(), folder / f".{uuid.uuid4().hex}.partial"
+    try:
+        with disk_full_as_user_error(folder):
+            for left in folder.glob(".*.partial"):
+                if left.is_dir():
+                    shutil.rmtree(left)
+            temporary.mkdir(parents=True)
+            yield temporary
+            written = {path.name for path in temporary.iterdir()}
+            assert names[-1] in written <= set(names), f"{sorted(written)} of {list(names)}"
+            if any(os.path.lexists(folder / name) for name in names):
+                _swap(temporary, folder, names)
+            else:
+                for name in names:
+                    if name in written:
+                        os.replace(temporary / name, folder / name)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if new:
+            with suppress(OSError):  # not empty: it succeeded
+                folder.rmdir()
+
+
+def _swap(made: Path, folder: Path, names: Sequence[str]) -> None:
+    """Let `made`, with links to the files of `folder` that are not in `names`, take the place of `folder`."""
+    for path in folder.iterdir():
+        if path == made or path.name in names:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.copytree(path, made / path.name, symlinks=True, copy_function=_link)
+        else:
+            _link(path, made / path.name)
+    shutil.copymode(folder, made)
+    fresh, old = folder.with_name(f".{folder.name}.new"), folder.with_name(f".{folder.name}.old")
+    try:
+        for left in (fresh, old):
+            if left.exists():
+                shutil.rmtree(left)
+        os.rename(made, fresh)
+        os.rename(folder, old)
+    except OSError as error:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise ValueError(
+            f"{folder} holds files of an earlier model and cannot be replaced as a whole ({error.strerror}); write to"
+            " a new folder instead."
+        ) from None
+    os.rename(fresh, folder)
+    shutil.rmtree(old)
+
+
+def _link(source: Any, target: Any) -> None:
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:  # a file system without hard links
+        shutil.copy2(source, target, follow_symlinks=False)
+
+
+def settle(folder: Path) -> None:
+    """Undo a replacement of `folder` that a kill cut in the middle."""
+    folder = folder.resolve()
+    old = folder.with_name(f".{folder.name}.old")
+    if not folder.exists() and old.is_dir():
+        os.rename(old, folder)
+
+
+@contextmanager
+def locked(path: Path, *, waiting: Callable[[], None] | None = None) -> Iterator[None]:
+    """Hold the lock of a file until the block ends or this process dies.
+
+    If another process holds it, `waiting()` is called and the lock waited for; without `waiting` it is a `ValueError`.
+    Where files cannot be locked, nothing is.
+
+    By lockf and not flock: its locks are not inherited, so that loader workers which outlive a killed run for some
+    seconds do not hinder the next. But they end when this process closes the file, in whatever place it was opened.
+    """
+    file: int | None = None
+    if fcntl is not None:
+        with suppress(OSError):  # read-only, another user's, a full disk: the files themselves will tell
+            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        if file is not None:
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno in (errno.EAGAIN, errno.EACCES):
+                    if waiting is None:
+                        owner = os.pread(file, 20, 0).decode(errors="replace")
+                        raise ValueError(
+                            f"{path.parent} is in use by another process{f' ({owner})' if owner else ''}; wait until it"
+                            " ends, stop it, or give another --out."
+                        ) from None
+                    waiting()
+                    fcntl.lockf(file, fcntl.LOCK_EX)
+            with suppress(OSError):  # its number is a help to those who are refused, no more
+                os.ftruncate(file, 0)
+                os.pwrite(file, str(os.getpid()).encode(), 0)
+        yield
+    finally:
+        if file is not None:
+            os.close(file)
+
+
+# JSON
+
+Fields = Mapping[str, type | tuple[type, ...]]  # the keys an object must have, and the types of their values
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value that a text in JSON has; a ValueError for anything else, for repeated keys and for NaN and infinity."""
+    try:
+        return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_no_duplicates)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number")
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} stands twice")
+    return found
+
+
+def read_json(path: Path, fields: Fields | None = None, *, remedy: str = "remove it or restore it to go on") -> Any:
+    """The content of a JSON file; with `fields`, an object that has these keys with values of these types."""
+    try:
+        if path.exists() and not path.is_file():
+            raise ValueError("it is not a file")
+        content = parse_json(path.read_bytes())
+        if fields is not None:
+            check_fields(content, fields)
+        return content
+    except (ValueError, OSError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ValueError(f"{path} cannot be read as JSON ({reason}); {remedy}.") from None
+
+
+def check_fields(content: Any, fields: Fields) -> None:
+    if not isinstance(content, dict):
+        raise ValueError(f"it holds a {_kind(type(content))}, not an object")
+    for key, kinds in fields.items():
+        if key not in content:
+            raise ValueError(f"it lacks {key!r}")
+        kinds = kinds if isinstance(kinds, tuple) else (kinds,)
+        value = content[key]
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            raise ValueError(f"its {key!r} is a {_kind(type(value))}, not a {' or '.join(map(_kind, kinds))}")
+
+
+def _kind(kind: type) -> str:
+    words = {dict: "object", list: "list", str: "text", bool: "truth value", int: "whole number", float: "number"}
+    return words.get(kind, "null")
+
+
+class Records:
+    """An append-only JSONL file; the line that a crash cut in half is dropped when it is opened again.
+
+    Without a path, or with `write=False` (ranks but the first), rows are kept in memory alone.
+    """
+
+    def __init__(
+        self, path: Path | None, *, fields: Fields | None = None,
+        keep: Callable[[dict[str, Any]], bool] | None = None, write: bool = True,
+    ) -> None:  # fmt: skip
+        self.path = path if write else None
+        self.rows: list[dict[str, Any]] = []
+        content = path.read_bytes() if path is not None and path.exists() else b""
+        for number, line in enumerate(content.split(b"\n")[:-1], 1):
+            try:
+                row = parse_json(line)
+            except ValueError:
+                break
+            try:
+                check_fields(row, fields or {})
+            except ValueError as error:
+                raise ValueError(
+                    f"Line {number} of {path} is not what s3zoo writes there ({error}); remove the file, and what it"
+                    " records is done again."
+                ) from None
+            if keep is not None and not keep(row):
+                break
+            self.rows.append(row)
+        if self.path is not None and content != _lines(self.rows).encode():
+            write_text(self.path, _lines(self.rows))
+
+    def cut(self, count: int) -> None:
+        """Keep the first `count` rows only."""
+        if count < len(self.rows):
+            self.rows = self.rows[:count]
+            if self.path is not None:
+                write_text(self.path, _lines(self.rows))
+
+    def clear(self) -> None:
+        """Forget all rows and remove the file."""
+        self.rows = []
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+    def append(self, rows: Iterable[dict[str, Any]]) -> None:
+        rows = list(rows)
+        self.rows += rows
+        if self.path is None:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with disk_full_as_user_error(self.path), open(self.path, "a", encoding="utf-8") as file:
+            file.write(_lines(rows))
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _lines(rows: Iterable[dict[str, Any]]) -> str:
+    return "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
