@@ -59,23 +59,24 @@ class ZooModel(nn.Module):
     classifier: str
     no_decay = r"(?!)"  # nothing
 
-    def __init__(self, arch: ArchLike, in_chans: int, num_classes: int) -> None:
+    def __init__(self, arch: Arch, in_chans: int, num_classes: int) -> None:
         super().__init__()
-        self.arch = self.parse(arch)
+        self.arch = arch
         self.in_chans = in_chans
         self.num_classes = num_classes
         self.embed_dim = self.arch.embed_dims[0]
         self.num_features = self.head_hidden_size = self.arch.embed_dims[-1]
 
-    def parse(self, arch: ArchLike) -> Arch:
+    @classmethod
+    def parse(cls, arch: ArchLike) -> Arch:
         """The architecture, if this network can be built from it."""
         arch = Arch.parse(arch)
-        if arch.family != self.family:
+        if arch.family != cls.family:
             from s3zoo.models import ENTRYPOINTS  # which knows all families, this file among them
 
             raise ValueError(
-                f"The architecture is of family {arch.family!r}, but {type(self).__name__} builds family "
-                f"{self.family!r}; use the model {ENTRYPOINTS[arch.family]!r}."
+                f"The architecture is of family {arch.family!r}, but {cls.__name__} builds family "
+                f"{cls.family!r}; use the model {ENTRYPOINTS[arch.family]!r}."
             )
         return arch
 
@@ -157,45 +158,43 @@ class Hierarchical(ZooModel):
 
     def __init__(
         self,
-        arch: ArchLike,
+        arch: Arch,
         img_size: Size = 224,
         in_chans: int = 3,
         num_classes: int = 1000,
         global_pool: str = "avg",
-        drop_rate: float = 0.0,
-        drop_path_rate: float = 0.0,
-        device=None,
-        dtype=None,
+        smallest: int = 1,
     ) -> None:
+        """All but the layers: a family's constructor goes on with `patch_embed`, `stages`, `norm` and `head`.
+
+        Args:
+            smallest: the least height and width that the layers can take.
+        """
         super().__init__(arch, in_chans, num_classes)
-        dd = {"device": device, "dtype": dtype}
         self.global_pool = global_pool
         self.output_fmt = "NHWC"
         self.feature_info = [
             dict(num_chs=dim, reduction=self.arch.patch_size * 2**i, module=f"stages.{i}")
             for i, dim in enumerate(self.arch.embed_dims)
         ]
-        self.smallest = self.smallest_side()
+        self.smallest = smallest
         self.img_size = self.to_size(img_size)
-        self.patch_embed: Any = self.make_patch_embed(**dd)
-        self.stages = nn.Sequential(*(self.make_stage(i, drop_path_rate, **dd) for i in range(len(self.arch.stages))))
-        self.norm: nn.Module = self.make_norm(**dd)
-        self.head = ClassifierHead(
-            self.num_features, num_classes, pool_type=global_pool, drop_rate=drop_rate, input_fmt="NHWC", **dd
+        # Here and not in the class, where TorchScript would read them.
+        self.patch_embed: Any
+        self.stages: nn.Sequential
+        self.norm: nn.Module
+        self.head: ClassifierHead
+
+    def make_head(self, drop_rate: float, device=None, dtype=None) -> ClassifierHead:
+        return ClassifierHead(
+            self.num_features,
+            self.num_classes,
+            self.global_pool,
+            drop_rate,
+            input_fmt="NHWC",
+            device=device,
+            dtype=dtype,
         )
-        self.init_weights(needs_reset=False)
-
-    def smallest_side(self) -> int:
-        return 1
-
-    def make_patch_embed(self, device=None, dtype=None) -> nn.Module:
-        return nn.Identity()
-
-    def make_stage(self, index: int, drop_path_rate: float, device=None, dtype=None) -> nn.Module:
-        raise NotImplementedError
-
-    def make_norm(self, device=None, dtype=None) -> nn.Module:
-        return nn.Identity()
 
     def to_size(self, img_size: Any) -> tuple[int, int]:
         what = f"an integer of at least {self.smallest} or a pair (height, width)"
@@ -338,7 +337,7 @@ class Plain(ZooModel):
         device=None,
         dtype=None,
     ) -> None:
-        super().__init__(arch, in_chans, num_classes)
+        super().__init__(self.parse(arch), in_chans, num_classes)
         dd = {"device": device, "dtype": dtype}
         self.global_pool = self._pool(global_pool)
         self.dynamic_img_size = dynamic_img_size

@@ -1,4 +1,5 @@
-"""A decoder beside a frozen CLIP tower, S4's fourth body: only the decoder is searched, trained, counted and stored.
+"""A side-tuning decoder on a frozen CLIP encoder, S4's fourth backbone: only the decoder is searched, trained, counted
+and stored.
 
 S4 (its CLIP rows) gives four dimensions and sizes, but no equations. The reading built here has all four of them in it
 and S4's baseline sizes come out: EVL's decoder, https://arxiv.org/abs/2208.03550, with a ladder in the manner of
@@ -25,7 +26,7 @@ import timm
 import torch
 import torch.nn.functional as F
 from timm.data import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
-from timm.layers import QuickGELU, get_device_dtype
+from timm.layers import Mlp, QuickGELU, get_device_dtype
 from timm.models import checkpoint, generate_default_cfgs, register_model
 from torch import Tensor, nn
 
@@ -73,17 +74,6 @@ class CrossAttention(nn.Module):
         return self.proj(x.reshape(B, Q, self.num_heads * self.head_dim))  # (B, Q, D)
 
 
-class Mlp(nn.Module):
-    def __init__(self, dim: int, hidden: int, device=None, dtype=None) -> None:
-        super().__init__()
-        self.fc1 = nn.Linear(dim, hidden, device=device, dtype=dtype)
-        self.act = QuickGELU()
-        self.fc2 = nn.Linear(hidden, dim, device=device, dtype=dtype)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc2(self.act(self.fc1(x)))
-
-
 class Block(nn.Module):
     """A layer of the decoder; gives the query and what it has read, which the next layer's gate mixes in."""
 
@@ -102,7 +92,7 @@ class Block(nn.Module):
         self.attn = CrossAttention(dim, genes.num_heads, genes.head_dim, **dd)
         self.drop_path1 = DropPath(drop_path)
         self.norm2 = nn.LayerNorm(dim, **dd)
-        self.mlp = Mlp(dim, int(dim * genes.mlp_ratio), **dd)
+        self.mlp = Mlp(dim, int(dim * genes.mlp_ratio), act_layer=QuickGELU, **dd)
         self.drop_path2 = DropPath(drop_path)
 
     def forward(self, x: Tensor, y: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
@@ -265,7 +255,7 @@ class Ladder(ZooModel):
         device=None,
         dtype=None,
     ) -> None:
-        super().__init__(arch, in_chans, num_classes)
+        super().__init__(self.parse(arch), in_chans, num_classes)
         dd = {"device": device, "dtype": dtype}
         if ladder not in LADDERS:
             raise ValueError(f"ladder is {ladder!r}, but must be one of {', '.join(map(repr, LADDERS))}.")

@@ -25,7 +25,7 @@ from timm.models import generate_default_cfgs, register_model
 from torch import Tensor, nn
 
 from s3zoo.arch import Arch, S3Block, Stage
-from s3zoo.models._base import BlockSequence, Hierarchical, Size
+from s3zoo.models._base import ArchLike, BlockSequence, Hierarchical, Size
 from s3zoo.models.layers import DropPath, HeadProjection, QkvLinear, trunc_normal_
 from s3zoo.models.loading import IMAGENET, build, bundled, fit_weights, unwrap
 
@@ -166,13 +166,20 @@ class S3(Hierarchical):
         arch: an `Arch`, its dict or JSON, or the path of a JSON file.
         drop_rate: dropout before the classifier.
         drop_path_rate: stochastic depth of the last block; it rises linearly from 0 at the first.
+        kwargs: in_chans, num_classes and global_pool, as in timm.
     """
 
     family = "s3"
     no_decay = r"relative_position_bias_table$|\.downsample\.norm\."  # factored here and therefore not 1-D
 
-    def make_patch_embed(self, device=None, dtype=None) -> nn.Module:
-        return PatchEmbed(
+    def __init__(
+        self, arch: ArchLike, img_size: Size = 224, *, drop_rate: float = 0.0, drop_path_rate: float = 0.0,
+        device=None, dtype=None, **kwargs: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(self.parse(arch), img_size, **kwargs)
+        dd = {"device": device, "dtype": dtype}
+        dims = self.arch.embed_dims
+        self.patch_embed = PatchEmbed(
             img_size=self.img_size,
             patch_size=self.arch.patch_size,
             in_chans=self.in_chans,
@@ -181,19 +188,17 @@ class S3(Hierarchical):
             output_fmt="NHWC",
             strict_img_size=False,
             dynamic_img_pad=True,
-            device=device,
-            dtype=dtype,
+            **dd,
         )
-
-    def make_stage(self, index: int, drop_path_rate: float, device=None, dtype=None) -> nn.Module:
-        dd = {"device": device, "dtype": dtype}
-        dims = self.arch.embed_dims
-        blocks = BlockSequence(*self.make_blocks(index, drop_path_rate, **dd))
-        downsample = PatchMerging(dims[index - 1], dims[index], **dd) if index else nn.Identity()
-        return nn.Sequential(OrderedDict(downsample=downsample, blocks=blocks))
-
-    def make_norm(self, device=None, dtype=None) -> nn.Module:
-        return nn.LayerNorm(self.num_features, device=device, dtype=dtype)
+        stages = []
+        for i, dim in enumerate(dims):
+            blocks = BlockSequence(*self.make_blocks(i, drop_path_rate, **dd))
+            downsample = PatchMerging(dims[i - 1], dim, **dd) if i else nn.Identity()
+            stages.append(nn.Sequential(OrderedDict(downsample=downsample, blocks=blocks)))
+        self.stages = nn.Sequential(*stages)
+        self.norm = nn.LayerNorm(self.num_features, **dd)
+        self.head = self.make_head(drop_rate, **dd)
+        self.init_weights(needs_reset=False)
 
     @staticmethod
     def make_block(arch: Arch, stage: int, index: int, *, drop_path: float = 0.0, device=None, dtype=None) -> nn.Module:

@@ -18,7 +18,7 @@ from timm.models import generate_default_cfgs, register_model
 from torch import Tensor, nn
 
 from s3zoo.arch import Arch, ShuntedBlock, Stage
-from s3zoo.models._base import ArchLike, BlockSequence, Hierarchical
+from s3zoo.models._base import ArchLike, BlockSequence, Hierarchical, Size
 from s3zoo.models.layers import DropPath, HeadLinear, HeadProjection
 from s3zoo.models.loading import FOLDER, IMAGENET, NOTHING_PUBLISHED, build, fit_weights, unwrap
 
@@ -205,12 +205,38 @@ class Shunted(Hierarchical):
         arch: an `Arch`, its dict or JSON, or the path of a JSON file.
         drop_rate: dropout before the classifier.
         drop_path_rate: stochastic depth of the last block; it rises linearly from 0 at the first.
+        kwargs: in_chans, num_classes and global_pool, as in timm.
     """
 
     family = "shunted"
     first_conv = "stages.0.patch_embed.conv.0"
 
-    def parse(self, arch: ArchLike) -> Arch:
+    def __init__(
+        self, arch: ArchLike, img_size: Size = 224, *, drop_rate: float = 0.0, drop_path_rate: float = 0.0,
+        device=None, dtype=None, **kwargs: Any,
+    ) -> None:  # fmt: skip
+        arch = self.parse(arch)
+        # What the stem's first convolution halves must still hold one patch of its last one.
+        super().__init__(arch, img_size, smallest=arch.patch_size - 1, **kwargs)
+        dd = {"device": device, "dtype": dtype}
+        stages = []
+        for i, dim in enumerate(arch.embed_dims):
+            patch_embed: nn.Module = (
+                Downsample(arch.embed_dims[i - 1], dim, **dd)
+                if i
+                else Stem(self.in_chans, dim, arch.patch_size, arch.stem_depth, **dd)
+            )
+            blocks = BlockSequence(*self.make_blocks(i, drop_path_rate, **dd))
+            norm = nn.LayerNorm(dim, eps=1e-6, **dd)
+            stages.append(nn.Sequential(OrderedDict(patch_embed=patch_embed, blocks=blocks, norm=norm)))
+        self.patch_embed = nn.Identity()  # the first stage has the stem
+        self.stages = nn.Sequential(*stages)
+        self.norm = nn.Identity()  # each stage ends in its own
+        self.head = self.make_head(drop_rate, **dd)
+        self.init_weights(needs_reset=False)
+
+    @classmethod
+    def parse(cls, arch: ArchLike) -> Arch:
         arch = super().parse(arch)
         if arch.patch_size % 2:
             raise ValueError(
@@ -225,21 +251,6 @@ class Shunted(Hierarchical):
                         "stages of family 'shunted', where half of the heads see coarser tokens."
                     )
         return arch
-
-    def smallest_side(self) -> int:
-        return self.arch.patch_size - 1
-
-    def make_stage(self, index: int, drop_path_rate: float, device=None, dtype=None) -> nn.Module:
-        dd = {"device": device, "dtype": dtype}
-        arch, dim = self.arch, self.arch.embed_dims[index]
-        patch_embed: nn.Module = (
-            Downsample(arch.embed_dims[index - 1], dim, **dd)
-            if index
-            else Stem(self.in_chans, dim, arch.patch_size, arch.stem_depth, **dd)
-        )
-        blocks = BlockSequence(*self.make_blocks(index, drop_path_rate, **dd))
-        norm = nn.LayerNorm(dim, eps=1e-6, **dd)
-        return nn.Sequential(OrderedDict(patch_embed=patch_embed, blocks=blocks, norm=norm))
 
     @staticmethod
     def make_block(arch: Arch, stage: int, index: int, *, drop_path: float = 0.0, device=None, dtype=None) -> nn.Module:
