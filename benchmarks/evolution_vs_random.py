@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from exhaustive_table import read
 
 from s3zoo.arch import Arch
-from s3zoo.search.evolution import Evolution, RandomSearch, search
+from s3zoo.search.evolution import Evolution, RandomSearch
 from s3zoo.space import Space
 
 OPTIONS = {"population": 20, "generations": 10, "parents": 5, "crossover": 10, "mutation": 10}  # 200 evaluations
@@ -40,7 +40,8 @@ def compare(space: Space, scores: Mapping[Arch, float], seeds: int) -> list[tupl
     for seed in range(seeds):
         engines = [kind(space, seed=seed, **OPTIONS) for kind in (Evolution, RandomSearch)]  # type: ignore[arg-type]
         for engine in engines:
-            search(engine, lambda archs: [scores[arch] for arch in archs])
+            while archs := engine.ask():
+                engine.tell((arch, scores[arch]) for arch in archs)
         assert len({len(engine.evaluated) for engine in engines}) == 1, "unequal evaluations"
         found.append((engines[0].best[1], engines[1].best[1]))
     return found

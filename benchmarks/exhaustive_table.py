@@ -25,7 +25,7 @@ from s3zoo.training.config import Data, Train
 from s3zoo.training.data import ImageData
 from s3zoo.training.distributed import Ranks
 from s3zoo.training.log import Log
-from s3zoo.training.loop import Stop, SupernetTrainee, fit
+from s3zoo.training.loop import Stop, SupernetTask, fit
 
 TABLE = Path(__file__).parent / "data" / "digits_table.json.gz"
 DATA = Data(
@@ -54,8 +54,8 @@ def main() -> None:
     ranks, log, stop = Ranks(0, 1, torch.device("cpu")), Log(None), Stop()
     supernet = Supernet(SPACE, **SHAPE)  # type: ignore[arg-type]
     with tempfile.TemporaryDirectory() as folder:
-        trainee = SupernetTrainee(supernet, TRAIN, 0)
-        fit(trainee, TRAIN, data, seed=0, ranks=ranks, folder=Path(folder), log=log, name="supernet")
+        task = SupernetTask(supernet, TRAIN, 0)
+        fit(task, TRAIN, data, seed=0, ranks=ranks, folder=Path(folder), log=log, name="supernet")
     evaluator = Evaluator(supernet, data, ranks, log, Records(None), stop, price=Pricer(**SHAPE))  # type: ignore[arg-type]
     every, archs = np.arange(data.search_size), list(SPACE.enumerate())
     meter = log.progress("networks", len(archs))

@@ -26,7 +26,7 @@ from s3zoo.training.config import Train
 from s3zoo.training.data import ImageData
 from s3zoo.training.distributed import Ranks
 from s3zoo.training.log import Log
-from s3zoo.training.loop import Stop, SupernetTrainee, fit
+from s3zoo.training.loop import Stop, SupernetTask, fit
 from s3zoo.training.recipes import CIFAR10
 
 RECORDED = Path(__file__).parent / "data" / "cifar10_correctness.npz"
@@ -60,9 +60,9 @@ def main() -> None:
         return {name: 100 * float(evaluator.correct(arch, every[:1000]).mean()) for name, arch in ends.items()}
 
     with stop.listening():
-        trainee = SupernetTrainee(supernet, TRAIN, 0)
+        task = SupernetTask(supernet, TRAIN, 0)
         fit(
-            trainee, TRAIN, data, seed=0, ranks=ranks, folder=arguments.work / "supernet", log=log, name="supernet",
+            task, TRAIN, data, seed=0, ranks=ranks, folder=arguments.work / "supernet", log=log, name="supernet",
             stop=stop, at_epoch_end=health,
         )  # fmt: skip
     # The generations are those of a search in which every candidate sees every image.

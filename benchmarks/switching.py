@@ -38,7 +38,7 @@ def main() -> None:
     images, targets = torch.randn(64, 3, 224, 224), torch.randint(1000, (64,))
 
     def step() -> None:
-        supernet.zero_grad()
+        supernet.gradient.zero_()
         F.cross_entropy(model(images), targets).backward()
         optimizer.step()
 

@@ -234,11 +234,9 @@ class Space:
             blocks.append(drawn)
         return {d.name: values[d.name] for d in self.dims if not d.per_block}, blocks
 
-    def sample(self, rng: random.Random, *, tied: bool = False) -> Arch:
-        """Every dimension uniformly; `tied`: one value per dimension for all blocks of a stage."""
-        values = {dim.name: rng.choice(dim.choices) for dim in self.dims if tied or not dim.per_block}
-        if tied:
-            return self.build(values)
+    def sample(self, rng: random.Random) -> Arch:
+        """Every dimension uniformly."""
+        values = {dim.name: rng.choice(dim.choices) for dim in self.dims if not dim.per_block}
         blocks = [
             [self._draw_block(stage, j, rng) for j in range(self._depth(stage, values))]
             for stage in range(self.num_stages)
@@ -333,11 +331,11 @@ class Space:
         trading = [dim for dim in self.dims if self._trades(dim, measured)]
 
         def best(candidates: list[tuple[Values, list[list[Values]]]]) -> tuple[Values, list[list[Values]]]:
+            """The first one with the best price."""
             if len(candidates) == 1:
                 return candidates[0]
-            return min(
-                candidates, key=lambda c: (1 if end == 0 else -1) * price(self.assemble(*c))
-            )  # the first of equals
+            sign = 1 if end == 0 else -1
+            return min(candidates, key=lambda candidate: sign * price(self.assemble(*candidate)))
 
         def combinations(dims: list[Dim]) -> list[Values]:
             """All choices of these dimensions together, beginning with the ends."""

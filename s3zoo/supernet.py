@@ -95,7 +95,7 @@ class Supernet:
         self._no_decay = exempt
         sizes = {name: value.numel() for name, value in initial.items()}
         self.flat = torch.empty(sum(sizes.values()), device=self.device)
-        self.gradient = torch.zeros(len(self.flat) + 2, device=self.device)  # two places for the training loop's use
+        self.gradient = torch.zeros_like(self.flat)
         self.bank: dict[str, nn.Parameter] = {}
         self.grads: dict[str, Tensor] = {}
         start = 0
@@ -270,9 +270,6 @@ class Supernet:
         """Give the bank's tensors their gradients; with `only`, the others have none and optimizers skip them."""
         for name, weight in self.bank.items():
             weight.grad = self.grads[name] if only is None or name in only else None
-
-    def zero_grad(self) -> None:
-        self.gradient.zero_()
 
     # State
 

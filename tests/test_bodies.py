@@ -39,7 +39,7 @@ from s3zoo.training.data import ImageData
 from s3zoo.training.distributed import Ranks
 from s3zoo.training.features import FeatureData, augmentations
 from s3zoo.training.log import Log
-from s3zoo.training.loop import Interrupted, ModelTrainee, Stop, SupernetTrainee, fit
+from s3zoo.training.loop import Interrupted, ModelTask, Stop, SupernetTask, fit
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -280,7 +280,7 @@ def trained(data: FeatureData, folder: Path) -> str:
     arch = Arch("ladder", (ladder.Stage(8, (ladder.LadderBlock(2, 8, 1.0),) * 2),))
     model = ladder.Ladder(arch, data.tower, img_size=32, in_chans=1, num_classes=10, drop_path_rate=0.2)
     train = Train(epochs=3, batch_size=20, accumulate=2, lr=1e-2, warmup_epochs=0, ema=0.5)
-    fit(ModelTrainee(model), train, data, seed=3, ranks=ONE, folder=folder, log=Log(None, speaks=False), name="decoder")
+    fit(ModelTask(model), train, data, seed=3, ranks=ONE, folder=folder, log=Log(None, speaks=False), name="decoder")
     values = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
     return hashlib.sha256(values).hexdigest()
 
@@ -306,9 +306,9 @@ def test_the_tower_runs_once_a_batch_for_all_networks_of_a_step(tmp_path: Path, 
     monkeypatch.setattr(features, "tower_features", lambda *args: seen.append(1) or compute(*args))
     monkeypatch.setattr(ladder, "tower_features", lambda *args: pytest.fail("a decoder ran the tower itself"))
     log = Log(None, speaks=False)
-    trainee = SupernetTrainee(supernet, run.supernet, 0)
-    assert len(trainee.models(0)) == 4
-    fit(trainee, run.supernet, data, seed=0, ranks=ONE, folder=tmp_path, log=log, name="supernet")
+    task = SupernetTask(supernet, run.supernet, 0)
+    assert len(task.models(0)) == 4
+    fit(task, run.supernet, data, seed=0, ranks=ONE, folder=tmp_path, log=log, name="supernet")
     assert len(seen) == 90 // 30
 
 

@@ -70,10 +70,10 @@ def test_a_students_loss_is_labels_and_teacher_by_weight(teacher, kind):
     seen = dataclasses.replace(STILL, mean=(0.1,), std=(0.5,))
     data = ImageData(seen, 0)
     student = timm.create_model("s3", arch=config.model_args["arch"], img_size=8, in_chans=1, num_classes=10)
-    trainee = Student(student, Teacher(distil, seen, data.classes, ONE.device), data, 32)
+    task = Student(student, Teacher(distil, seen, data.classes, ONE.device), data, 32)
     images, targets, rows = next(data.train_batches(0, 32))
     with torch.no_grad():
-        loss = trainee.loss(student.eval(), images, targets, smoothing=0.1, step=0, rows=rows)
+        loss = task.loss(student.eval(), images, targets, smoothing=0.1, step=0, rows=rows)
         pixels = images.double() * 0.5 + 0.1
         answers = timm.create_model(f"local-dir:{teacher}/model", pretrained=True).eval()
         t_logits = answers(((pixels - 0.3) / 0.35).float()).tolist()

@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from s3zoo.arch import Arch
 from s3zoo.search.budget import Budget, Pricer, check_feasible
-from s3zoo.search.evolution import Evolution, RandomSearch, pareto, search
+from s3zoo.search.evolution import Evolution, RandomSearch, pareto
 from s3zoo.space import AUTOFORMER_TINY, Dim, Space, s3_space
 
 
@@ -40,7 +40,9 @@ def heads(arch: Arch) -> int:
 
 
 def run(engine: Evolution, score: Callable[[Arch], float]) -> Evolution:
-    return search(engine, lambda archs: [score(arch) for arch in archs])
+    while archs := engine.ask():
+        engine.tell([(arch, score(arch)) for arch in archs])
+    return engine
 
 
 # Against brute force
@@ -180,16 +182,6 @@ def test_an_impossible_budget_asks_nothing() -> None:
         _ = engine.best
 
 
-def test_seeds_come_first() -> None:
-    given_archs = list(TOY.enumerate())[:5]
-    engine = Evolution(
-        TOY, seed=0, **SMALL, seed_archs=given_archs, feasible=lambda arch: arch != given_archs[2]
-    )  # fmt: skip
-    assert engine.ask()[:4] == [*given_archs[:2], *given_archs[3:]] and len(engine.ask()) == 10
-    with pytest.raises(ValueError, match="is not in space 'toy'"):
-        Evolution(TOY, seed=0, seed_archs=[AUTOFORMER_TINY.smallest()])
-
-
 # Resuming is replaying
 
 
@@ -212,56 +204,6 @@ def test_equal_scores_are_ranked_by_key() -> None:
     assert [a.key for a, _ in engine.top(40)] == sorted(a.key for a in engine.evaluated)
 
 
-@given(st.integers(0, 59))
-@settings(max_examples=10)
-def test_an_interrupted_search_goes_on_where_it_was(stop: int) -> None:
-    options: dict[str, Any] = {"seed": 3, "population": 12, "crossover": 6, "mutation": 6, "generations": 5}
-    whole = run(Evolution(TOY, **options), ragged)
-    assert len(whole.evaluated) == 60
-    cache: dict[Any, float] = {}
-
-    class Killed(Exception):
-        pass
-
-    def one_by_one(archs: Sequence[Arch]) -> list[float]:
-        """Stores each score at once, as a run folder does."""
-        for arch in archs:
-            if len(cache) == stop:
-                raise Killed
-            cache[arch] = ragged(arch)
-        return [cache[arch] for arch in archs]
-
-    with pytest.raises(Killed):
-        search(Evolution(TOY, **options), one_by_one, cache)
-    evaluated: list[Arch] = []
-
-    def rest(archs: list[Arch]) -> list[float]:
-        evaluated.extend(archs)
-        return [ragged(arch) for arch in archs]
-
-    resumed = search(Evolution(TOY, **options), rest, cache)
-    assert list(resumed.evaluated.items()) == list(whole.evaluated.items()) and resumed.history == whole.history
-    assert evaluated == list(whole.evaluated)[stop:]
-
-
-def test_many_budgets_share_one_cache() -> None:
-    cache: dict[Any, float] = {}
-    evaluated: list[Arch] = []
-
-    def evaluate(archs: list[Arch]) -> list[float]:
-        evaluated.extend(archs)
-        return [ragged(arch) for arch in archs]
-
-    def engine(most: int) -> Evolution:
-        return Evolution(TOY, seed=0, **SMALL, generations=9, feasible=lambda arch: heads(arch) <= most)
-
-    shared = [search(engine(most), evaluate, cache) for most in (3, 4, 5)]
-    assert len(evaluated) == len(set(evaluated)) < sum(len(e.evaluated) for e in shared)
-    for most, found in zip((3, 4, 5), shared, strict=True):
-        alone = run(engine(most), ragged)
-        assert found.evaluated == alone.evaluated and found.best == alone.best
-
-
 # Errors
 
 
@@ -274,22 +216,6 @@ def test_wrong_answers_are_refused() -> None:
     for score in (math.nan, math.inf):
         with pytest.raises(ValueError, match="must be a finite number"):
             engine.tell([(first, score)])
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"population": 0}, "population 0"),
-        ({"generations": 0}, "generations 0"),
-        ({"parents": 0}, "parents 0"),
-        ({"population": 40}, r"crossover 25 \+ mutation 25 must not be more than the population of 40"),
-        ({"crossover": -1}, "crossover -1"),
-        ({"seed_archs": [TOY.smallest()] * 51}, "51 seed_archs"),
-    ],
-)
-def test_impossible_settings_are_refused(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        Evolution(TOY, seed=0, **options)
 
 
 # Pareto

@@ -477,7 +477,7 @@ def test_the_corner_of_a_smaller_decoder():
     }.items():
         assert small[name].shape == shape and small[name].numel() < large[name].numel()
         assert torch.equal(small[name], large[name][tuple(slice(n) for n in shape)])
-    net.zero_grad()
+    net.gradient.zero_()
     F.cross_entropy(net.subnet(SPACE.smallest()).train()(images()), torch.arange(4)).backward()
     grad = net.grads["blocks.1.ladder.down.weight"]
     assert grad[:4].abs().max() > 0 and not grad[4:].any()

@@ -22,11 +22,11 @@ from s3zoo.training.distributed import Ranks
 from s3zoo.training.log import Log
 from s3zoo.training.loop import (
     Interrupted,
-    ModelTrainee,
+    ModelTask,
     Stop,
-    SupernetTrainee,
+    SupernetTask,
     fit,
-    number,
+    seed_from,
     step_archs,
 )
 
@@ -46,9 +46,9 @@ def supernet(**options) -> Supernet:
     return Supernet(SPACE, img_size=8, num_classes=10, in_chans=1, **{"drop_path_rate": 0.2, **options})
 
 
-def train(trainee, folder: Path, config: Train = TRAIN, data: Data = DATA, **options) -> list[dict]:
+def train(task, folder: Path, config: Train = TRAIN, data: Data = DATA, **options) -> list[dict]:
     return fit(
-        trainee, config, ImageData(data, 0), seed=0, ranks=ONE, folder=folder, log=Log(None), name="test", **options
+        task, config, ImageData(data, 0), seed=0, ranks=ONE, folder=folder, log=Log(None), name="test", **options
     )
 
 
@@ -75,8 +75,8 @@ def test_architectures_are_a_function_of_seed_and_step():
 
 def test_a_seed_is_the_same_everywhere():
     # The first eight bytes of sha256("0/arch/3"), little-endian, halved.
-    assert number(0, "arch", 3) == int.from_bytes(hashlib.sha256(b"0/arch/3").digest()[:8], "little") // 2
-    assert number(1, 23) != number(12, 3)
+    assert seed_from(0, "arch", 3) == int.from_bytes(hashlib.sha256(b"0/arch/3").digest()[:8], "little") // 2
+    assert seed_from(1, 23) != seed_from(12, 3)
 
 
 @pytest.mark.parametrize(
@@ -86,13 +86,13 @@ def test_a_run_cut_in_two_is_the_same_run(tmp_path, options):
     config = dataclasses.replace(TRAIN, **options)
     sharing = {"sharing": config.sharing}
     whole = supernet(**sharing)
-    rows = train(SupernetTrainee(whole, config, 0), tmp_path / "whole", config)
+    rows = train(SupernetTask(whole, config, 0), tmp_path / "whole", config)
 
     with pytest.raises(Interrupted, match="same command"):
-        train(SupernetTrainee(supernet(**sharing), config, 0), tmp_path / "cut", config, stop=StopAfter(3))
+        train(SupernetTask(supernet(**sharing), config, 0), tmp_path / "cut", config, stop=StopAfter(3))
     again = supernet(**sharing)
     again.flat.data.zero_()  # everything must come from the checkpoint
-    assert train(SupernetTrainee(again, config, 0), tmp_path / "cut", config) == rows
+    assert train(SupernetTask(again, config, 0), tmp_path / "cut", config) == rows
     assert torch.equal(whole.flat, again.flat)
     lines = [(tmp_path / name / "epochs.jsonl").read_text() for name in ("whole", "cut")]
     assert lines[0] == lines[1] and len(lines[0].splitlines()) == 2
@@ -101,7 +101,7 @@ def test_a_run_cut_in_two_is_the_same_run(tmp_path, options):
 def test_training_lowers_the_loss(tmp_path):
     net = supernet()
     config = dataclasses.replace(TRAIN, epochs=12, lr=0.02, label_smoothing=0.0, checkpoint_seconds=60)
-    rows = train(SupernetTrainee(net, config, 0), tmp_path, config)
+    rows = train(SupernetTask(net, config, 0), tmp_path, config)
     assert rows[-1]["loss"] < 2.25 < rows[0]["loss"]  # chance is log(10) = 2.303
     assert rows[-1]["lr"] < rows[1]["lr"]
 
@@ -111,7 +111,7 @@ def test_accumulation_gives_the_gradient_of_the_whole_batch(tmp_path):
     for accumulate in (1, 4):
         config = dataclasses.replace(TRAIN, epochs=1, accumulate=accumulate, opt="sgd", lr=0.1, warmup_epochs=0)
         net = supernet()
-        train(SupernetTrainee(net, config, 0), tmp_path / str(accumulate), config)
+        train(SupernetTask(net, config, 0), tmp_path / str(accumulate), config)
         results.append(net.flat.detach().clone())
     torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-6)
 
@@ -122,7 +122,7 @@ def test_sandwich_sums_the_gradients_of_its_four_networks(tmp_path):
         schedule="constant", sampling="sandwich", drop_path=0.0, label_smoothing=0.1,
     )  # fmt: skip
     net, reference = supernet(drop_path_rate=0.0), supernet(drop_path_rate=0.0)
-    train(SupernetTrainee(net, config, 0), tmp_path, config)
+    train(SupernetTask(net, config, 0), tmp_path, config)
     images, targets, _ = next(iter(ImageData(DATA, 0).train_batches(0, 96)))
     for arch in step_archs(SPACE, "sandwich", 0, 0):
         loss = F.cross_entropy(reference.subnet(arch).train()(images), targets, label_smoothing=0.1)
@@ -138,7 +138,7 @@ def test_unsampled_weights_move_by_default_and_stand_still_when_frozen(tmp_path)
         config = dataclasses.replace(TRAIN, epochs=1, batch_size=96, freeze_unsampled=freeze, warmup_epochs=0)
         net = supernet()
         before = net.flat.detach().clone()
-        train(SupernetTrainee(net, config, 0), tmp_path / str(freeze), config)
+        train(SupernetTask(net, config, 0), tmp_path / str(freeze), config)
         outside = torch.ones_like(net.flat, dtype=torch.bool)
         names = {name: outside[start : start + w.numel()].view(w.shape) for name, w, start in _places(net)}
         for arch in step_archs(SPACE, "uniform", 0, 0):
@@ -161,7 +161,7 @@ def test_classical_sharing_skips_candidates_that_were_not_sampled(tmp_path):
     config = dataclasses.replace(TRAIN, epochs=1, batch_size=96, sharing="classical", warmup_epochs=0)
     net = supernet(sharing="classical")
     before = {name: w.detach().clone() for name, w in net.bank.items()}
-    train(SupernetTrainee(net, config, 0), tmp_path, config)
+    train(SupernetTask(net, config, 0), tmp_path, config)
     used = {name for name, _ in net.used(step_archs(SPACE, "uniform", 0, 0)[0])}
     moved = {name for name, w in net.bank.items() if not torch.equal(w, before[name])}
     assert moved and moved <= used
@@ -177,11 +177,11 @@ def test_a_static_model_resumes_with_its_buffers(tmp_path):
         return MODELS["glit"](arch, img_size=8, num_classes=10, in_chans=1, drop_path_rate=0.1)
 
     whole, cut = model(), model()
-    train(ModelTrainee(whole), tmp_path / "whole")
+    train(ModelTask(whole), tmp_path / "whole")
     with pytest.raises(Interrupted):
-        train(ModelTrainee(cut), tmp_path / "cut", stop=StopAfter(4))
+        train(ModelTask(cut), tmp_path / "cut", stop=StopAfter(4))
     again = model()
-    train(ModelTrainee(again), tmp_path / "cut")
+    train(ModelTask(again), tmp_path / "cut")
     for name, value in whole.state_dict().items():
         assert torch.equal(value, again.state_dict()[name]), name
 
@@ -190,7 +190,7 @@ def test_a_loss_that_is_no_number_stops_with_a_sentence(tmp_path):
     net = supernet()
     config = dataclasses.replace(TRAIN, epochs=1)
 
-    class Poisoned(SupernetTrainee):
+    class Poisoned(SupernetTask):
         def models(self, step):
             if step == 2:
                 net.flat.data.fill_(math.nan)
@@ -207,7 +207,7 @@ def test_a_gradient_that_is_no_number_changes_nothing(tmp_path):
     net = supernet()
     config = dataclasses.replace(TRAIN, epochs=1)
 
-    class Poisoned(SupernetTrainee):
+    class Poisoned(SupernetTask):
         def loss(self, model, inputs, targets, *, step, **options):
             loss = super().loss(model, inputs, targets, step=step, **options)
             if step < 2:
@@ -215,10 +215,10 @@ def test_a_gradient_that_is_no_number_changes_nothing(tmp_path):
             self.weights_before = net.flat.detach().clone()
             return loss + next(model.parameters()).flatten()[0].mul(0).sqrt()  # 0, with the derivative 0 * inf
 
-    trainee = Poisoned(net, config, 0)
+    task = Poisoned(net, config, 0)
     with pytest.raises(ValueError, match="norm of the gradient became nan at step 2; the last good checkpoint is kept"):
-        train(trainee, tmp_path, config)
-    assert torch.equal(net.flat, trainee.weights_before) and net.flat.isfinite().all()
+        train(task, tmp_path, config)
+    assert torch.equal(net.flat, task.weights_before) and net.flat.isfinite().all()
     tensors, state = checkpoint.load(tmp_path)
     assert state["step"] == 2 and all(t.isfinite().all() for t in tensors.values())
 
@@ -245,7 +245,7 @@ def test_ranks_leave_the_blocks_that_subnets_share_as_they_were(tmp_path):
             torch.manual_seed(0)
             nets.append(Supernet(space, img_size=8, num_classes=10, in_chans=1, drop_path_rate=0.2))
             fit(
-                SupernetTrainee(nets[-1], config, 0), config, ImageData(DATA, 0), seed=0, ranks=ranks, log=Log(None),
+                SupernetTask(nets[-1], config, 0), config, ImageData(DATA, 0), seed=0, ranks=ranks, log=Log(None),
                 folder=tmp_path / str(ranks.world), name="test", at_epoch_end=calibrated,
             )  # fmt: skip
     finally:
@@ -265,7 +265,7 @@ def test_impossible_settings_are_named():
     ]:
         with pytest.raises(ValueError, match=message):
             config = dataclasses.replace(TRAIN, **change)
-            train(SupernetTrainee(net, config, 0), Path("nowhere"), config)
+            train(SupernetTask(net, config, 0), Path("nowhere"), config)
 
 
 def test_drop_path_masks_follow_the_sample_not_the_shard():

@@ -18,7 +18,7 @@ from s3zoo.arch import Arch
 from s3zoo.files import Records
 from s3zoo.search import evaluate, racing
 from s3zoo.search.evaluate import Evaluator, RacingEvaluator
-from s3zoo.search.evolution import Evolution, search
+from s3zoo.search.evolution import Evolution
 from s3zoo.search.racing import Race, Score
 from s3zoo.space import Dim, Space
 from s3zoo.training.distributed import Ranks
@@ -129,10 +129,13 @@ def test_an_evolution_with_racing_ends_where_it_ends_without() -> None:
 
     options: dict[str, Any] = {"seed": 0, "population": 32, "crossover": 16, "mutation": 16, "generations": 6}
     plain = Evolution(space, **options)
-    search(plain, lambda archs: list(100 * correct(archs, np.arange(world.images)).mean(1)))
+    while archs := plain.ask():
+        plain.tell(zip(archs, 100 * correct(archs, np.arange(world.images)).mean(1), strict=True))
     for order in range(2):
         engine, race = Evolution(space, **options), Race(world.images, correct, seed=order)
-        search(engine, lambda archs: [s.accuracy for s in race(archs, [s for _, s in engine.top(10)])])  # noqa: B023
+        while archs := engine.ask():
+            scores = race(archs, [score for _, score in engine.top(10)])
+            engine.tell((arch, score.accuracy) for arch, score in zip(archs, scores, strict=True))
         assert engine.best[1] >= plain.best[1] - 0.1 and len(engine.evaluated) == 192
         assert engine.best[1] == 100 * correct([engine.best[0]], np.arange(world.images)).mean()
         assert race.forwards < 0.35 * 192 * world.images  # a short search: its first generation weighs most

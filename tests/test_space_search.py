@@ -304,7 +304,7 @@ def test_s3_samples_under_a_budget() -> None:
     def feasible(arch: Arch) -> bool:
         return cost.params(arch, num_classes=10) < 10_500_000
 
-    drawn = [S3_INITIAL.sample(random.Random(i), tied=True) for i in range(100)]
+    drawn = s3_samples(S3_INITIAL, 100, random.Random(0), lambda arch: True)
     assert 20 < sum(map(feasible, drawn)) < 80
     archs = s3_samples(S3_INITIAL, 90, random.Random(0), feasible)
     assert len(archs) == 90 and all(map(feasible, archs))

@@ -90,7 +90,7 @@ def test_gradients_are_those_of_slicing_with_autograd(family):
         total = total + F.cross_entropy(functional_call(model, sliced, (images(),)), torch.arange(4))
     total.backward()
 
-    net.zero_grad()
+    net.gradient.zero_()
     for arch in archs:
         F.cross_entropy(net.subnet(arch).train()(images()), torch.arange(4)).backward()
     for name, leaf in leaves.items():
@@ -193,7 +193,7 @@ def test_classical_sharing_keeps_candidates_apart():
     space = net.space
     base = {d.name: d.choices[0] for d in space.dims}
     one, other = space.build(base), space.build(base | {"mlp_ratio": 3})
-    net.zero_grad()
+    net.gradient.zero_()
     F.cross_entropy(net.subnet(one).train()(images()), torch.arange(4)).backward()
     used = {name for name, _ in net.used(one)}
     touched = {name for name, grad in net.grads.items() if grad.abs().sum() > 0}

@@ -35,7 +35,7 @@ from s3zoo.transfer.vqa.data import (
     read_split,
 )
 from s3zoo.transfer.vqa.model import VqaModel, Words, bert_folder, load_bert, make_backbone, sine_position, small_bert
-from s3zoo.transfer.vqa.run import Training, VqaTrainee, donors, predict
+from s3zoo.transfer.vqa.run import Training, VqaTask, donors, predict
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -295,9 +295,9 @@ def test_the_loss_is_summed_over_answers_and_averaged_over_an_images_questions()
         targets = torch.rand(2, 2, 3)
         matched = torch.tensor([[False, True], [True, True]] if matching else [[True, True]] * 2)
         inputs = {"images": torch.randn(2, 3, 16, 16), "ids": ids.view(2, 2, 8), "mask": mask.view(2, 2, 8)}
-        trainee = VqaTrainee(network, 0.1, matching)
+        task = VqaTask(network, 0.1, matching)
         rows = torch.arange(2)
-        loss = trainee.loss(network, inputs | {"matched": matched}, targets, smoothing=0.1, step=0, rows=rows)
+        loss = task.loss(network, inputs | {"matched": matched}, targets, smoothing=0.1, step=0, rows=rows)
         output = network(**inputs)
         logits, match = output if matching else (output, None)
         expected = 0.0
@@ -310,9 +310,9 @@ def test_the_loss_is_summed_over_answers_and_averaged_over_an_images_questions()
                 belongs = [-(p[q].log() if matched[image, q] else (1 - p[q]).log()) for q in range(2)]
                 expected += 0.5 * sum(belongs) / 2
         assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
-        slow = {name for name in trainee.weights if trainee.lr_scale.get(name, 1.0) != 1.0}
-        assert slow == {name for name in trainee.weights if name.startswith("backbone.")}
-        assert {trainee.lr_scale[name] for name in slow} == {0.1}
+        slow = {name for name in task.weights if task.lr_scale.get(name, 1.0) != 1.0}
+        assert slow == {name for name in task.weights if name.startswith("backbone.")}
+        assert {task.lr_scale[name] for name in slow} == {0.1}
 
 
 # Data

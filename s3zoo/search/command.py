@@ -202,10 +202,10 @@ def _copies(train: Train) -> int:
     """How many numbers a checkpoint has for each weight."""
     import torch
 
-    from s3zoo.training.loop import ModelTrainee, make_optimizer
+    from s3zoo.training.loop import ModelTask, make_optimizer
 
     layer = torch.nn.Linear(8, 8, bias=False)
-    optimizer = make_optimizer(ModelTrainee(layer), train)
+    optimizer = make_optimizer(ModelTask(layer), train)
     optimizer.step()
     kept = sum(value.numel() for value in optimizer.state[layer.weight].values() if torch.is_tensor(value))
     return 1 + kept // 64 + bool(train.ema)

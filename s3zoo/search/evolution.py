@@ -1,14 +1,14 @@
 """Evolution and random search over a space by ask and tell: no model, no data, no clock, no hidden randomness.
 
 The questions of generation g are a function of the seed, g and the scores told before. So a search that is told the
-same scores asks the same questions, and resuming is replaying: `search` with the scores that are already known.
+same scores asks the same questions, and resuming is replaying: telling it the scores that are already known.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 
 from s3zoo.arch import Arch
 from s3zoo.space import Space
@@ -24,7 +24,7 @@ class Evolution:
     `feasible` is the budget, `draw` a random architecture within it (None if it found none; default: a uniform draw),
     `identity` what makes two architectures the same network, for example `lambda a: a.effective(img_size)`.
     After `max_tries` children in a row outside the budget or known, the rest of the generation is drawn at random.
-    `seed_archs` come first, those outside the budget are left out.
+    The settings are those of `search.config.ArchSearch`, which checks them.
     """
 
     def __init__(
@@ -44,22 +44,7 @@ class Evolution:
         p_embed: float = 0.2,
         p_block: float = 0.4,
         max_tries: int = 200,
-        seed_archs: Sequence[Arch] = (),
     ) -> None:
-        if population < 1 or generations < 1 or parents < 1 or max_tries < 1:
-            raise ValueError(
-                f"population {population}, generations {generations}, parents {parents} and max_tries {max_tries} "
-                "must all be at least 1."
-            )
-        if min(crossover, mutation) < 0 or crossover + mutation > population:
-            raise ValueError(
-                f"crossover {crossover} + mutation {mutation} must not be more than the population of {population}; "
-                "lower them or raise the population."
-            )
-        if len(seed_archs) > population:
-            raise ValueError(f"{len(seed_archs)} seed_archs do not fit into a population of {population}; give fewer.")
-        for arch in seed_archs:
-            space.values(arch)  # ValueError if it is not of the space
         self.space = space
         self.seed = seed
         self.feasible = feasible
@@ -72,7 +57,6 @@ class Evolution:
         self.mutation = mutation
         self.rates = {"p_depth": p_depth, "p_embed": p_embed, "p_block": p_block}
         self.max_tries = max_tries
-        self.seed_archs = tuple(seed_archs)
         self.evaluated: dict[Arch, float] = {}  # in the order in which they were asked for
         self.history: list[dict[str, float]] = []  # one row per generation: scores, and how many were drawn in vain
         self._known: set[Hashable] = set()  # identities asked for, ever
@@ -92,9 +76,6 @@ class Evolution:
         return [arch for identity, arch in self._asked.items() if identity not in self._told]
 
     def _next(self, rng: random.Random) -> None:
-        if not self.history:
-            for arch in self.seed_archs:
-                self._add(arch)
         for count, breed in self._breeders(rng):
             self._fill(min(len(self._asked) + count, self.population), breed)
         self._fill(self.population, lambda: self.draw(rng))
@@ -172,26 +153,6 @@ class RandomSearch(Evolution):
 
     def _breeders(self, rng: random.Random) -> Iterator[tuple[int, Callable[[], Arch]]]:
         return iter(())
-
-
-def search(
-    engine: Evolution,
-    evaluate: Callable[[list[Arch]], Sequence[float]],
-    cache: MutableMapping[Hashable, float] | None = None,
-) -> Evolution:
-    """Run an engine to its end. What the cache knows (by the engine's identity) is not evaluated again.
-
-    One cache for several engines is "many budgets, one supernet"; the cache of an interrupted search resumes it.
-    Scores that are estimates (racing) belong to one engine: there, give each engine a cache of its own.
-    """
-    cache = {} if cache is None else cache
-    while archs := engine.ask():
-        missing = [arch for arch in archs if engine.identity(arch) not in cache]
-        if missing:
-            for arch, score in zip(missing, evaluate(missing), strict=True):
-                cache[engine.identity(arch)] = score
-        engine.tell([(arch, cache[engine.identity(arch)]) for arch in archs])
-    return engine
 
 
 def pareto(records: Iterable[Scored], cost_key: str) -> list[Scored]:

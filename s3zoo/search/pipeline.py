@@ -49,7 +49,7 @@ from s3zoo.training.distributed import Ranks
 from s3zoo.training.features import FeatureData, tower_of, tower_record
 from s3zoo.training.folder import check_folder, claim_folder
 from s3zoo.training.log import Log
-from s3zoo.training.loop import Interrupted, ModelTrainee, Stop, SupernetTrainee, check, fit, number
+from s3zoo.training.loop import Interrupted, ModelTask, Stop, SupernetTask, check, fit, seed_from
 from s3zoo.training.provenance import provenance as record
 
 HEALTH_IMAGES = 512
@@ -198,7 +198,7 @@ class Search:
     def _decide(self, supernet: Supernet, place: Path, index: int) -> spaces.Decision:
         """Score architectures of the space and ask S3 or S4 where to go."""
         config, space = self.run.space_search, supernet.space
-        rng = random.Random(number(self.run.seed, "space", index))
+        rng = random.Random(seed_from(self.run.seed, "space", index))
         evaluate = self._evaluator(supernet, place / "scores.jsonl", f"space{index}: scores")
         frozen = spaces.equivalent_dims(space, self.run.data.img_size)
         if config.method == "s3":
@@ -248,7 +248,7 @@ class Search:
         if self.run.supernet_weights:
             return self._published(space, place)
         train = self.run.supernet
-        torch.manual_seed(number(self.run.seed, "init", place.name))
+        torch.manual_seed(seed_from(self.run.seed, "init", place.name))
         supernet = Supernet(
             space, sharing=train.sharing, drop_path_rate=train.drop_path, device=self.ranks.device, **self.shape,
             model_args=self.model_args,
@@ -259,7 +259,7 @@ class Search:
             taken = supernet.warm_start(previous.state_dict())
             self.log.say(f"{place.name}: {taken} of {len(supernet.flat)} weights begin from the previous supernet's")
         self.log.say(f"{place.name}: {space.size():.3g} architectures, supernet with {len(supernet.flat):,} weights")
-        rng = random.Random(number(self.run.seed, "health", place.name))
+        rng = random.Random(seed_from(self.run.seed, "health", place.name))
         some = space.sample(rng)
 
         def health(epoch: int) -> dict[str, float]:
@@ -271,7 +271,7 @@ class Search:
             }
 
         fit(
-            SupernetTrainee(supernet, train, self.run.seed), train, self.data, seed=self.run.seed, ranks=self.ranks,
+            SupernetTask(supernet, train, self.run.seed), train, self.data, seed=self.run.seed, ranks=self.ranks,
             folder=place / "supernet", log=self.log, name=f"{place.name}: supernet", stop=self.stop, amp=self.amp,
             at_epoch_end=health,
         )  # fmt: skip
@@ -343,7 +343,7 @@ class Search:
         if path is not None:
             common["unfinished"] = self._records(path.with_suffix(".part.jsonl"))
         if racing:
-            common |= {"seed": number(self.run.seed, "race"), "keep": max(options.parents, self.run.final.top)}
+            common |= {"seed": seed_from(self.run.seed, "race"), "keep": max(options.parents, self.run.final.top)}
         kind = RacingEvaluator if racing else Evaluator
         return kind(supernet, self.data, self.ranks, self.log, records, self.stop, **common)
 
@@ -354,7 +354,7 @@ class Search:
 
     def _search_space(self, supernet: Supernet, place: Path) -> list[list[Finished]]:
         """For every budget the finished networks, best first."""
-        rng = random.Random(number(self.run.seed, "budget"))
+        rng = random.Random(seed_from(self.run.seed, "budget"))
         if not self.run.arch_search.budgets and not self._some_feasible(supernet.space):
             self.log.say(f"{place.name}: no network is within {self.budgets[0]}, so the search goes without limits")
             self.budgets = [Budget()]
@@ -378,7 +378,7 @@ class Search:
 
     def _engine(self, space: Space, feasible: Feasible, identity: Callable[[Arch], Arch], index: int) -> Evolution:
         engine = RandomSearch if self.run.arch_search.method == "random" else Evolution
-        seed = number(self.run.seed, "evolution", index)
+        seed = seed_from(self.run.seed, "evolution", index)
         names = ("population", "generations", "parents", "crossover", "mutation", "p_depth", "p_embed", "p_block")
         options: dict[str, Any] = {name: getattr(self.run.arch_search, name) for name in names}
         return engine(space, seed=seed, feasible=feasible, draw=feasible.draw, identity=identity, **options)
@@ -429,7 +429,7 @@ class Search:
         arch = arch.effective(self.run.data.img_size)
         images = self.run.arch_search.calibration_images
         if mode == "retrain":
-            torch.manual_seed(number(self.run.seed, "retrain", arch.key))
+            torch.manual_seed(seed_from(self.run.seed, "retrain", arch.key))
             args = {**self.shape, **self.model_args, "drop_path_rate": train.drop_path}
             model = MODELS[arch.family](arch, **args).to(self.ranks.device)
         else:
@@ -438,7 +438,7 @@ class Search:
             recalibrate(model, (x.to(self.ranks.device) for x in self.data.calibration_batches(images)))
         if mode != "inherit":
             fit(
-                ModelTrainee(model), train, self.data, seed=number(self.run.seed, arch.key), ranks=self.ranks,
+                ModelTask(model), train, self.data, seed=seed_from(self.run.seed, arch.key), ranks=self.ranks,
                 folder=place, log=self.log, name=f"{mode} {arch.key}", stop=self.stop, amp=self.amp,
             )  # fmt: skip
         score = self._score(place / "score.json", model, lambda first: self.data.search_images(first=first))["top1"]
@@ -452,7 +452,7 @@ class Search:
 
     def _audit(self, supernet: Supernet, place: Path, count: int) -> None:
         """How well inherited accuracy ranks networks: finetune and retrain random ones (S3 Fig. 5)."""
-        rng = random.Random(number(self.run.seed, "audit"))
+        rng = random.Random(seed_from(self.run.seed, "audit"))
         archs = [supernet.space.sample(rng) for _ in range(count)]
         inherited = self._evaluator(supernet, place / "audit" / "scores.jsonl", "audit")(archs)
         rows = []

@@ -29,7 +29,7 @@ from s3zoo.training.data import ImageData
 from s3zoo.training.distributed import Ranks
 from s3zoo.training.features import augmentations
 from s3zoo.training.log import Log
-from s3zoo.training.loop import Inputs, Interrupted, ModelTrainee, Stop, cross_entropy
+from s3zoo.training.loop import Inputs, Interrupted, ModelTask, Stop, cross_entropy
 from s3zoo.training.opening import digest, label_names, open_model
 
 
@@ -104,7 +104,7 @@ class Teacher:
             raise ValueError(f"{path} is of other images; remove it, and the teacher is asked again.")
 
 
-class Student(ModelTrainee):
+class Student(ModelTask):
     """A model with a teacher."""
 
     def __init__(

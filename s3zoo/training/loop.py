@@ -39,7 +39,7 @@ class Interrupted(Exception):
     """The user asked to stop; everything is saved."""
 
 
-def number(*parts: Any) -> int:
+def seed_from(*parts: Any) -> int:
     """A seed from a name: the same on every machine, independent for different names."""
     digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
@@ -62,8 +62,8 @@ class Stop:
         try:
             yield self
         finally:
-            for number_, handler in before.items():
-                signal.signal(number_, handler)
+            for signum, handler in before.items():
+                signal.signal(signum, handler)
 
 
 # What is trained, and on what
@@ -83,13 +83,13 @@ class TrainData(Protocol):
     def mixup(self, images: Inputs, targets: Tensor, step: int, smoothing: float = 0.0) -> tuple[Inputs, Tensor]: ...
 
 
-class Trainee(Protocol):
+class TrainTask(Protocol):
     """Weights, and the models whose losses are summed in a step."""
 
     weights: dict[str, nn.Parameter]
     no_decay: set[str]
     lr_scale: dict[str, float]  # of the weights whose learning rate is not train.lr: a factor on it
-    gradient: Tensor  # flat, with two more places at the end for numbers that ranks must agree on
+    gradient: Tensor  # of all weights, flat
 
     def models(self, step: int) -> list[nn.Module]:
         """The models of a step, in training mode."""
@@ -112,7 +112,7 @@ def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
     return F.cross_entropy(logits.float(), targets, label_smoothing=smoothing, reduction="sum")
 
 
-class SupernetTrainee:
+class SupernetTask:
     """Uniform (one architecture a step) or sandwich (largest, smallest, two random ones) training."""
 
     def __init__(self, supernet: Supernet, train: Train, seed: int) -> None:
@@ -166,7 +166,7 @@ class SupernetTrainee:
         return {}
 
 
-class ModelTrainee:
+class ModelTask:
     """One static model: its parameters that require a gradient.
 
     Args:
@@ -183,7 +183,7 @@ class ModelTrainee:
         self.no_decay = {name for name, p in self.weights.items() if p.ndim <= 1 or name in exempt}
         total = sum(p.numel() for p in self.weights.values())
         device = next(iter(self.weights.values())).device
-        self.gradient = torch.zeros(total + 2, device=device)
+        self.gradient = torch.zeros(total, device=device)
         start = 0
         for weight in self.weights.values():
             weight.grad = self.gradient[start : start + weight.numel()].view(weight.shape)
@@ -217,7 +217,7 @@ def layer_scales(model: nn.Module, decay: float) -> dict[str, float]:
 
 def step_archs(space: Space, sampling: str, seed: int, step: int) -> list[Arch]:
     """The architectures of a step."""
-    rng = random.Random(number(seed, "arch", step))
+    rng = random.Random(seed_from(seed, "arch", step))
     if sampling == "uniform":
         return [space.sample(rng)]
     return [space.largest(), space.smallest(), space.sample(rng), space.sample(rng)]
@@ -244,13 +244,13 @@ def steps_in_epoch(train: Train, data: TrainData, ranks: Ranks) -> int:
 def check(train: Train, data: TrainData, ranks: Ranks) -> None:
     """Refuse now what `fit` would refuse after hours of something else."""
     steps = steps_in_epoch(train, data, ranks)
-    optimizer = make_optimizer(ModelTrainee(nn.Linear(1, 1)), train)
+    optimizer = make_optimizer(ModelTask(nn.Linear(1, 1)), train)
     if train.epochs:
         _schedule(optimizer, train, steps)
 
 
 def fit(
-    trainee: Trainee,
+    task: TrainTask,
     train: Train,
     data: TrainData,
     *,
@@ -272,15 +272,15 @@ def fit(
     total = train.epochs * steps_per_epoch
     if not total:
         return []  # an untrained control
-    optimizer = make_optimizer(trainee, train)
+    optimizer = make_optimizer(task, train)
     schedule = _schedule(optimizer, train, steps_per_epoch)
-    average = {n: w.detach().clone() for n, w in trainee.weights.items()} if train.ema else {}
+    average = {n: w.detach().clone() for n, w in task.weights.items()} if train.ema else {}
 
     start, running = 0, (0.0, 0)
     saved = checkpoint.load(folder, log.say)
     if saved is not None:
         tensors, state = saved
-        _restore(trainee, optimizer, average, tensors)
+        _restore(task, optimizer, average, tensors)
         start, running = state["step"], tuple(state["running"])  # type: ignore[assignment]
         if start < total:
             log.say(f"{name}: resumed at step {start} of {total}")
@@ -290,7 +290,7 @@ def fit(
 
     def save(step: int) -> None:
         if ranks.first:
-            tensors = _state(trainee, optimizer, average)
+            tensors = _state(task, optimizer, average)
             checkpoint.save(folder, step, tensors, {"running": running})
 
     last_save = time.monotonic()
@@ -304,7 +304,7 @@ def fit(
             images, targets = data.mixup(images, targets, step, train.label_smoothing)
             schedule.step_update(step)
             try:
-                loss = _step(trainee, optimizer, images, targets, rows, train, step, seed, ranks, amp, stop)
+                loss, asked = _step(task, optimizer, images, targets, rows, train, step, seed, ranks, amp, stop)
             except FloatingPointError as error:
                 log.close_progress()
                 good = (
@@ -317,13 +317,10 @@ def fit(
                     " clip_grad, and start again."
                 ) from None
             if train.ema:
-                torch._foreach_lerp_(
-                    list(average.values()), [w.detach() for w in trainee.weights.values()], 1 - train.ema
-                )
+                torch._foreach_lerp_(list(average.values()), [w.detach() for w in task.weights.values()], 1 - train.ema)
             step += 1
             running = (running[0] + loss, running[1] + 1)
             meter.update(step, loss=running[0] / running[1])
-            asked = bool(trainee.gradient[-1] > 0)
             if step % steps_per_epoch == 0:
                 lr = optimizer.param_groups[0]["lr"]
                 row = {"epoch": epoch, "step": step, "loss": running[0] / running[1], "lr": lr}
@@ -344,25 +341,25 @@ def fit(
     log.close_progress()
     if train.ema:  # what was averaged is what is used from here on
         with torch.no_grad():
-            for key, weight in trainee.weights.items():
+            for key, weight in task.weights.items():
                 weight.copy_(average[key])
     return records.rows
 
 
 def _step(
-    trainee: Trainee, optimizer: torch.optim.Optimizer, images: Inputs, targets: Tensor, rows: Tensor, train: Train,
+    task: TrainTask, optimizer: torch.optim.Optimizer, images: Inputs, targets: Tensor, rows: Tensor, train: Train,
     step: int, seed: int, ranks: Ranks, amp: bool, stop: Stop,
-) -> float:  # fmt: skip
+) -> tuple[float, bool]:  # fmt: skip
     """Sum the gradients of all models of the step over all samples and ranks, then one optimizer step.
 
-    Returns the loss; raises FloatingPointError, on all ranks and before any weight is changed, if the loss or the
-    gradient is not finite.
+    Returns the loss, and whether some rank was asked to stop; raises FloatingPointError, on all ranks and before any
+    weight is changed, if the loss or the gradient is not finite.
     """
-    trainee.gradient.zero_()
+    task.gradient.zero_()
     device = ranks.device.type
     total_loss = 0.0
     sharded = ranks.world > 1 or train.accumulate > 1
-    models = trainee.models(step)
+    models = task.models(step)
     for index, model in enumerate(models):
         if ranks.world > 1:
             synchronise_batch_norms(model)
@@ -370,9 +367,9 @@ def _step(
         for part_images, part_targets, part_rows in parts:
             if sharded:
                 _place_rows(model, train.batch_size, part_rows.to(ranks.device))
-            torch.manual_seed(number(seed, "drop", step, index))
+            torch.manual_seed(seed_from(seed, "drop", step, index))
             with torch.autocast(device, dtype=torch.bfloat16) if amp else nullcontext():
-                loss = trainee.loss(
+                loss = task.loss(
                     model, part_images, part_targets, smoothing=train.label_smoothing, step=step, rows=part_rows
                 )
             loss = loss / train.batch_size
@@ -381,21 +378,21 @@ def _step(
         if sharded:  # subnets share their blocks, and others than this one are evaluated and calibrated between steps
             _place_rows(model, 0, None)
             separate_batch_norms(model)
-    trainee.gradient[-2] = total_loss
-    trainee.gradient[-1] = float(stop.asked)
-    ranks.sum(trainee.gradient)
-    loss_value = float(trainee.gradient[-2])
+    ranks.sum(task.gradient)
+    agreed = torch.tensor([total_loss, float(stop.asked)], device=ranks.device)
+    ranks.sum(agreed)
+    loss_value, asked = agreed.tolist()
     if not math.isfinite(loss_value):
         raise FloatingPointError(f"the loss became {loss_value}")
-    norm = float(torch.linalg.vector_norm(trainee.gradient[:-2]))
+    norm = float(torch.linalg.vector_norm(task.gradient))
     if not math.isfinite(norm):
         raise FloatingPointError(f"the norm of the gradient became {norm}")
-    trainee.before_step(optimizer)
+    task.before_step(optimizer)
     if train.clip_grad:
-        torch.nn.utils.clip_grad_norm_([w for w in trainee.weights.values() if w.grad is not None], train.clip_grad)
+        torch.nn.utils.clip_grad_norm_([w for w in task.weights.values() if w.grad is not None], train.clip_grad)
     optimizer.step()
-    trainee.after_step(optimizer)
-    return loss_value
+    task.after_step(optimizer)
+    return loss_value, asked > 0
 
 
 def _moved(inputs: Inputs, device: torch.device) -> Inputs:
@@ -423,13 +420,13 @@ def _place_rows(model: nn.Module, batch: int, rows: Tensor | None) -> None:
             module.batch, module.rows = batch, rows
 
 
-def make_optimizer(trainee: Trainee, train: Train) -> torch.optim.Optimizer:
+def make_optimizer(task: TrainTask, train: Train) -> torch.optim.Optimizer:
     """Groups by weight decay and learning rate; timm's schedules multiply by a group's lr_scale."""
     groups: dict[tuple[bool, float], dict[str, Any]] = {}
     for exempt in (False, True):
-        for name, weight in trainee.weights.items():
-            if (name in trainee.no_decay) is exempt:
-                scale = trainee.lr_scale.get(name, 1.0)
+        for name, weight in task.weights.items():
+            if (name in task.no_decay) is exempt:
+                scale = task.lr_scale.get(name, 1.0)
                 decay = 0.0 if exempt else train.weight_decay
                 group = groups.setdefault(
                     (exempt, scale), {"params": [], "weight_decay": decay, "lr": train.lr, "lr_scale": scale}
@@ -462,23 +459,23 @@ def _schedule(optimizer: torch.optim.Optimizer, train: Train, steps_per_epoch: i
 # State as named tensors
 
 
-def _state(trainee: Trainee, optimizer: torch.optim.Optimizer, average: dict[str, Tensor]) -> dict[str, Tensor]:
-    tensors: dict[str, Tensor] = {f"weight.{name}": w for name, w in trainee.weights.items()}
-    tensors |= {f"buffer.{name}": b for name, b in trainee.buffers().items()}
+def _state(task: TrainTask, optimizer: torch.optim.Optimizer, average: dict[str, Tensor]) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = {f"weight.{name}": w for name, w in task.weights.items()}
+    tensors |= {f"buffer.{name}": b for name, b in task.buffers().items()}
     tensors |= {f"average.{name}": w for name, w in average.items()}
-    for name, weight in trainee.weights.items():
+    for name, weight in task.weights.items():
         for key, value in optimizer.state.get(weight, {}).items():
             tensors[f"optimizer.{key}.{name}"] = torch.as_tensor(value)
     return {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
 
 def _restore(
-    trainee: Trainee, optimizer: torch.optim.Optimizer, average: dict[str, Tensor], tensors: dict[str, Tensor]
+    task: TrainTask, optimizer: torch.optim.Optimizer, average: dict[str, Tensor], tensors: dict[str, Tensor]
 ) -> None:
     with torch.no_grad():
-        for name, weight in trainee.weights.items():
+        for name, weight in task.weights.items():
             weight.copy_(tensors[f"weight.{name}"])
-        for name, buffer in trainee.buffers().items():
+        for name, buffer in task.buffers().items():
             buffer.copy_(tensors[f"buffer.{name}"])
         for name, mean in average.items():
             mean.copy_(tensors[f"average.{name}"])
@@ -486,6 +483,6 @@ def _restore(
         kind, _, rest = full.partition(".")
         if kind == "optimizer":
             key, _, name = rest.partition(".")
-            weight = trainee.weights[name]
+            weight = task.weights[name]
             like = value if value.ndim == 0 else value.to(weight.device)  # Adam keeps its step counter on the CPU
             optimizer.state[weight][key] = like

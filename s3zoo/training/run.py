@@ -29,7 +29,7 @@ from s3zoo.training.distil import Student, Teacher
 from s3zoo.training.distributed import Ranks
 from s3zoo.training.folder import check_folder, claim_folder
 from s3zoo.training.log import Log
-from s3zoo.training.loop import ModelTrainee, Stop, fit, layer_scales, number, steps_in_epoch
+from s3zoo.training.loop import ModelTask, Stop, fit, layer_scales, seed_from, steps_in_epoch
 from s3zoo.training.opening import digest, model_with, open_model, reset_head, seen
 from s3zoo.training.provenance import provenance
 
@@ -72,7 +72,7 @@ class Training:
             **run.model_args,
         }
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(number(run.seed, "init"))
+            torch.manual_seed(seed_from(run.seed, "init"))
             if run.mode == "scratch":
                 return open_model(run.model, pretrained=False, **options), True
             model = model_with(run.model, run.weights, **options) if run.weights else open_model(run.model, **options)
@@ -84,7 +84,7 @@ class Training:
 
     # What is trained
 
-    def _trainee(self) -> ModelTrainee:
+    def _task(self) -> ModelTask:
         run, model = self.run, self.model
         frozen: list[nn.Module] = []
         if run.mode == "probe":
@@ -98,7 +98,7 @@ class Training:
         if run.layer_decay < 1 and run.mode != "probe":
             options["lr_scale"] = layer_scales(model, run.layer_decay)
         if self.teacher is None:
-            return ModelTrainee(model, **options)
+            return ModelTask(model, **options)
         return Student(model, self.teacher, self.data, run.train.batch_size, **options)
 
     def __call__(self) -> dict[str, Any]:
@@ -109,8 +109,8 @@ class Training:
         run, model = self.run, self.model
         if self.teacher is not None and run.distil.cache:
             self.teacher.keep(self.data, self.folder / "teacher.safetensors", self.ranks, self.log, self.stop)
-        trainee = self._trainee()
-        weights = sum(p.numel() for p in trainee.weights.values())
+        task = self._task()
+        weights = sum(p.numel() for p in task.weights.values())
         total = sum(p.numel() for p in model.parameters())
         head = "new" if self.new_head else "kept"
         self.log.say(
@@ -120,7 +120,7 @@ class Training:
             + (f"; teacher {run.distil.teacher} ({run.distil.kind})" if self.teacher else "")
         )
         fit(
-            trainee, run.train, self.data, seed=run.seed, ranks=self.ranks, folder=self.folder / "train", log=self.log,
+            task, run.train, self.data, seed=run.seed, ranks=self.ranks, folder=self.folder / "train", log=self.log,
             name=run.mode, stop=self.stop, amp=self.amp, at_epoch_end=self._held_out if run.data.holdout else None,
         )  # fmt: skip
         return self._conclude()

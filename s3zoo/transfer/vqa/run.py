@@ -18,7 +18,7 @@ from s3zoo.training.data import normalised
 from s3zoo.training.distributed import Ranks
 from s3zoo.training.folder import check_folder, claim_folder
 from s3zoo.training.log import Log
-from s3zoo.training.loop import ModelTrainee, Stop, fit, number
+from s3zoo.training.loop import ModelTask, Stop, fit, seed_from
 from s3zoo.training.splits import hashed
 from s3zoo.transfer.vqa import metric, model
 from s3zoo.transfer.vqa.config import VqaData, VqaRun
@@ -35,7 +35,7 @@ from s3zoo.transfer.vqa.data import (
 from s3zoo.transfer.vqa.model import VqaModel, Words, make_model
 
 
-class VqaTrainee(ModelTrainee):
+class VqaTask(ModelTask):
     """Binary cross-entropy against soft targets: summed over answers, mean over the questions of an image."""
 
     def __init__(self, network: VqaModel, backbone_lr_scale: float, matching: float) -> None:
@@ -85,7 +85,7 @@ class Training:
         if path.exists():
             self.log.say(f"This run is finished; its result is in {path}")
             return read_json(path)
-        torch.manual_seed(number(run.seed, "init"))
+        torch.manual_seed(seed_from(run.seed, "init"))
         texts = (question.text for question in self.split.questions)
         network, words = make_model(
             run.model, texts, len(self.answers), run.data.img_size, run.data.max_tokens, run.train.drop_path
@@ -100,10 +100,10 @@ class Training:
             f"{run.name}: {len(self.split.questions):,} questions on {len(self.split.by_image):,} images,"
             f" {len(self.answers):,} answers, {size / 1e6:.2f}M parameters"
         )
-        trainee = VqaTrainee(network, run.backbone_lr_scale, run.model.matching)
+        task = VqaTask(network, run.backbone_lr_scale, run.model.matching)
         clock = time.process_time()
         fit(
-            trainee, run.train, data, seed=run.seed, ranks=self.ranks, folder=self.folder / "train", log=self.log,
+            task, run.train, data, seed=run.seed, ranks=self.ranks, folder=self.folder / "train", log=self.log,
             name=run.name, stop=self.stop, amp=run.amp and self.ranks.device.type == "cuda",
         )  # fmt: skip
         cpu = time.process_time() - clock  # of this process since it was last started
