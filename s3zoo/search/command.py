@@ -202,7 +202,8 @@ def _copies(train: Train) -> int:
     """How many numbers a checkpoint has for each weight."""
     import torch
 
-    from s3zoo.training.loop import ModelTask, make_optimizer
+    from s3zoo.training.loop import ModelTask
+    from s3zoo.training.optimizers import make_optimizer
 
     layer = torch.nn.Linear(8, 8, bias=False)
     optimizer = make_optimizer(ModelTask(layer), train)

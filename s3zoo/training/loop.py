@@ -19,9 +19,7 @@ from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
-from timm.optim import create_optimizer_v2, param_groups_layer_decay
-from timm.scheduler import CosineLRScheduler, MultiStepLRScheduler
-from timm.scheduler.scheduler import Scheduler
+from timm.optim import param_groups_layer_decay
 from torch import Tensor, nn
 
 from s3zoo.arch import Arch
@@ -33,6 +31,14 @@ from s3zoo.training import checkpoint
 from s3zoo.training.config import Train
 from s3zoo.training.distributed import Ranks, separate_batch_norms, synchronise_batch_norms
 from s3zoo.training.log import Log
+from s3zoo.training.optimizers import (
+    check_optimizer,
+    make_optimizer,
+    make_schedule,
+    memory,
+    optimizer_state,
+    restore_optimizer,
+)
 
 
 class Interrupted(Exception):
@@ -148,7 +154,7 @@ class SupernetTask:
         """The weights and the optimizer's memory of them, element by element."""
         for name, weight in self.weights.items():
             yield (name, ""), weight.detach()
-            for key, value in optimizer.state.get(weight, {}).items():
+            for key, value in memory(optimizer).get(weight, {}).items():
                 if torch.is_tensor(value) and value.shape == weight.shape:
                     yield (name, key), value
 
@@ -243,10 +249,9 @@ def steps_in_epoch(train: Train, data: TrainData, ranks: Ranks) -> int:
 
 def check(train: Train, data: TrainData, ranks: Ranks) -> None:
     """Refuse now what `fit` would refuse after hours of something else."""
-    steps = steps_in_epoch(train, data, ranks)
-    optimizer = make_optimizer(ModelTask(nn.Linear(1, 1)), train)
+    steps_in_epoch(train, data, ranks)
     if train.epochs:
-        _schedule(optimizer, train, steps)
+        check_optimizer(train)
 
 
 def fit(
@@ -272,15 +277,21 @@ def fit(
     total = train.epochs * steps_per_epoch
     if not total:
         return []  # an untrained control
+    check_optimizer(train)
     optimizer = make_optimizer(task, train)
-    schedule = _schedule(optimizer, train, steps_per_epoch)
+    schedule = make_schedule(optimizer, train, steps_per_epoch)
     average = {n: w.detach().clone() for n, w in task.weights.items()} if train.ema else {}
 
     start, running = 0, (0.0, 0)
     saved = checkpoint.load(folder, log.say)
     if saved is not None:
         tensors, state = saved
-        _restore(task, optimizer, average, tensors)
+        try:
+            _restore(task, optimizer, average, tensors, state)
+        except (KeyError, ValueError) as error:
+            raise ValueError(
+                f"The checkpoint in {folder} cannot be resumed from ({error}); remove that folder to begin anew."
+            ) from error
         start, running = state["step"], tuple(state["running"])  # type: ignore[assignment]
         if start < total:
             log.say(f"{name}: resumed at step {start} of {total}")
@@ -290,8 +301,8 @@ def fit(
 
     def save(step: int) -> None:
         if ranks.first:
-            tensors = _state(task, optimizer, average)
-            checkpoint.save(folder, step, tensors, {"running": running})
+            tensors, state = _state(task, optimizer, average)
+            checkpoint.save(folder, step, tensors, {"running": running, **state})
 
     last_save = time.monotonic()
     meter = log.progress(name, total, start)
@@ -420,58 +431,24 @@ def _place_rows(model: nn.Module, batch: int, rows: Tensor | None) -> None:
             module.batch, module.rows = batch, rows
 
 
-def make_optimizer(task: TrainTask, train: Train) -> torch.optim.Optimizer:
-    """Groups by weight decay and learning rate; timm's schedules multiply by a group's lr_scale."""
-    groups: dict[tuple[bool, float], dict[str, Any]] = {}
-    for exempt in (False, True):
-        for name, weight in task.weights.items():
-            if (name in task.no_decay) is exempt:
-                scale = task.lr_scale.get(name, 1.0)
-                decay = 0.0 if exempt else train.weight_decay
-                group = groups.setdefault(
-                    (exempt, scale), {"params": [], "weight_decay": decay, "lr": train.lr, "lr_scale": scale}
-                )
-                group["params"].append(weight)
-    options: dict[str, Any] = {"lr": train.lr, "weight_decay": train.weight_decay, "momentum": train.momentum}
-    try:
-        return create_optimizer_v2(list(groups.values()), opt=train.opt, **options)
-    except (ValueError, TypeError, AssertionError, ImportError) as error:
-        reason = " ".join(str(error).split()).rstrip(".")
-        raise ValueError(
-            f"opt is {train.opt!r}, which cannot be used here ({reason}); take one of timm's, such as adamw or sgd."
-        ) from error
+# State
 
 
-def _schedule(optimizer: torch.optim.Optimizer, train: Train, steps_per_epoch: int) -> Scheduler:
-    warmup = train.warmup_steps or round(train.warmup_epochs * steps_per_epoch)
-    common: dict[str, Any] = {"warmup_t": warmup, "warmup_lr_init": train.warmup_lr, "t_in_epochs": False}
-    if train.schedule == "cosine":
-        total = train.epochs * steps_per_epoch
-        return CosineLRScheduler(optimizer, t_initial=total, lr_min=train.min_lr, **common)
-    if train.schedule == "constant":
-        return MultiStepLRScheduler(optimizer, [], **common | {"warmup_t": 0})
-    assert train.schedule == "step", "Train has checked it"
-    # timm looks one step ahead; with this it changes at the first step of the epoch.
-    steps = [round(epoch * steps_per_epoch) + 1 for epoch in sorted(train.milestones)]
-    return MultiStepLRScheduler(optimizer, steps, train.decay_rate, warmup_prefix=False, **common)
-
-
-# State as named tensors
-
-
-def _state(task: TrainTask, optimizer: torch.optim.Optimizer, average: dict[str, Tensor]) -> dict[str, Tensor]:
+def _state(
+    task: TrainTask, optimizer: torch.optim.Optimizer, average: dict[str, Tensor]
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What a training goes on from: named tensors, and the rest as JSON."""
     tensors: dict[str, Tensor] = {f"weight.{name}": w for name, w in task.weights.items()}
     tensors |= {f"buffer.{name}": b for name, b in task.buffers().items()}
     tensors |= {f"average.{name}": w for name, w in average.items()}
-    for name, weight in task.weights.items():
-        for key, value in optimizer.state.get(weight, {}).items():
-            tensors[f"optimizer.{key}.{name}"] = torch.as_tensor(value)
-    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+    remembered, rest = optimizer_state(optimizer, task.weights)
+    return {name: t.detach().clone() for name, t in (tensors | remembered).items()}, {"optimizer": rest}
 
 
 def _restore(
-    task: TrainTask, optimizer: torch.optim.Optimizer, average: dict[str, Tensor], tensors: dict[str, Tensor]
-) -> None:
+    task: TrainTask, optimizer: torch.optim.Optimizer, average: dict[str, Tensor], tensors: dict[str, Tensor],
+    state: dict[str, Any],
+) -> None:  # fmt: skip
     with torch.no_grad():
         for name, weight in task.weights.items():
             weight.copy_(tensors[f"weight.{name}"])
@@ -479,10 +456,4 @@ def _restore(
             buffer.copy_(tensors[f"buffer.{name}"])
         for name, mean in average.items():
             mean.copy_(tensors[f"average.{name}"])
-    for full, value in tensors.items():
-        kind, _, rest = full.partition(".")
-        if kind == "optimizer":
-            key, _, name = rest.partition(".")
-            weight = task.weights[name]
-            like = value if value.ndim == 0 else value.to(weight.device)  # Adam keeps its step counter on the CPU
-            optimizer.state[weight][key] = like
+    restore_optimizer(optimizer, task.weights, tensors, state.get("optimizer"))

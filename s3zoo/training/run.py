@@ -29,7 +29,7 @@ from s3zoo.training.distil import Student, Teacher
 from s3zoo.training.distributed import Ranks
 from s3zoo.training.folder import check_folder, claim_folder
 from s3zoo.training.log import Log
-from s3zoo.training.loop import ModelTask, Stop, fit, layer_scales, seed_from, steps_in_epoch
+from s3zoo.training.loop import ModelTask, Stop, check, fit, layer_scales, seed_from
 from s3zoo.training.opening import digest, model_with, open_model, reset_head, seen
 from s3zoo.training.provenance import provenance
 
@@ -44,7 +44,7 @@ class Training:
         data = resolved(run)
         self.data = ImageData(data, run.seed, rank=ranks.rank, world=ranks.world)
         self.data.check_splits()
-        steps_in_epoch(run.train, self.data, ranks)  # says at once what does not divide
+        check(run.train, self.data, ranks)  # says at once what cannot be
         # From here on the config says everything, so that what the model says of itself may change later.
         self.run = dataclasses.replace(run, data=dataclasses.replace(data, num_classes=self.data.num_classes))
         self.finished = (folder / "result.json").exists()
