@@ -20,13 +20,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from s3zoo import cost
+from s3zoo.checks import Range, declared
 from s3zoo.models import ENTRYPOINTS
 from s3zoo.search.budget import Budget, Pricer, check_feasible
 from s3zoo.search.command import main, plan
-from s3zoo.search.config import SearchRun
-from s3zoo.search.space_search import s3_samples
+from s3zoo.search.config import ArchSearch, Final, SearchRun
+from s3zoo.search.space_search import SpaceSearch, s3_samples
 from s3zoo.space import AUTOFORMER_BASE, SPACES, Space, glit_details, glit_split
-from s3zoo.training.config import Train, TrainRun, difference, keys, load_config, overridden, to_dict
+from s3zoo.training.config import (
+    Data,
+    Distil,
+    Run,
+    Tower,
+    Train,
+    TrainRun,
+    difference,
+    keys,
+    load_config,
+    overridden,
+    to_dict,
+)
+from s3zoo.transfer.vqa.config import VqaData, VqaModelConfig, VqaRun
 
 FOLDER = Path(__file__).resolve().parent.parent / "configs" / "search"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
@@ -467,6 +481,15 @@ def test_set_reaches_every_kind_of_value() -> None:
         ),
         *((f"data.{key}=0", f"^data.{key} is 0.*before it opens the images.*set data.{key}")
           for key in ("num_classes", "img_size", "in_chans", "crop_pct")),
+        # what used to run into the depths
+        ("data.mixup=inf", "^data.mixup is inf, but must be at least 0 and at most 1,000,000"),
+        ("a.b.c.d=1", "unknown key 'a.b.c.d'; valid here: name, data"),
+        ("data.random_crop_pad=100000", "^data.random_crop_pad is 100000, but must be at least 0 and at most 1,024"),
+        ("threads=100000", "^threads is 100000, but must be at least 1 and at most 1,024"),
+        ("data.workers=9999999", "^data.workers is 9999999, but must be at least 0 and at most 512"),
+        ("data.train_limit=-1", "^data.train_limit is -1, but must be at least 0"),
+        ("seed=-1", "^seed is -1, but must be at least 0"),
+        ("data.mean=" + "(" * 5000, "^data.mean is "),
         ("data.holdout=0", "data.holdout is 0, but .*; set it to at least 1"),
         ("data.scale=(1, 0.5)", r"data.scale is \(1.0, 0.5\), but must go from a number above 0 upwards"),
         ("data.std=(0,)", r"data.std is \(0.0,\), .* must be above 0"),
@@ -548,25 +571,76 @@ NUMBERS = [
     and type(value_at(config(name), key)) in (int, float)
 ]
 
-
-SHARES = ("hflip", "reprob", "crop_pct", "momentum", "label_smoothing", "drop_path", "ema")
-
-
-@given(place=st.sampled_from(NUMBERS), number=st.integers(1, 10**6))
-@settings(max_examples=150)
-def test_setting_a_number_changes_that_number_alone(place: tuple[str, str], number: float) -> None:
-    name, key = place
-    run = config(name)
-    if key.endswith(SHARES):
-        number /= 2 * 10**6
-    elif key.endswith(("batch_size", "accumulate")):
-        number = 2 ** (1 + number % 8) if key.endswith("batch_size") else 1  # whole micro-batches
-    new = overridden(run, [f"{key}={number}"])
-    assert value_at(new, key) == number
+def allowed(name: str, key: str) -> Range:
     *path, leaf = key.split(".")
-    owner = functools.reduce(getattr, path, run)
-    assert type(value_at(new, key)) is typing.get_type_hints(type(owner))[leaf]
-    assert difference(to_dict(run), to_dict(new)) == ([key] if value_at(run, key) != number else [])
+    owner = functools.reduce(getattr, path, config(name))
+    return next(r for r in typing.get_args(declared(type(owner))[leaf]) if isinstance(r, Range))
+
+
+@given(place=st.sampled_from(NUMBERS), share=st.floats(0, 1, exclude_min=True, exclude_max=True))
+@settings(max_examples=150)
+def test_setting_a_number_changes_that_number_alone(place: tuple[str, str], share: float) -> None:
+    name, key = place
+    run, old, limits = config(name), value_at(config(name), key), allowed(*place)
+    number = limits.low + share * (limits.high - limits.low)
+    *path, leaf = key.split(".")
+    kind = typing.get_type_hints(type(functools.reduce(getattr, path, run)))[leaf]
+    if kind is int:
+        number = math.ceil(number)
+    if key.endswith(("batch_size", "accumulate")):
+        number = 2 ** (1 + int(number) % 8) if key.endswith("batch_size") else 1  # whole micro-batches
+    new = overridden(run, [f"{key}={number}"])
+    assert value_at(new, key) == number and type(value_at(new, key)) is kind
+    assert difference(to_dict(run), to_dict(new)) == ([key] if old != number else [])
+
+
+@pytest.mark.parametrize("kind", [Data, Train, Tower, Distil, TrainRun, SearchRun, SpaceSearch, ArchSearch, Final,
+                                  VqaData, VqaModelConfig, VqaRun])  # fmt: skip
+def test_every_number_has_a_range_and_no_range_has_nan(kind: type) -> None:
+    """Of every config's every field: a value beyond either end is refused with the name, the value and the range."""
+    required = {"name": "x"} if issubclass(kind, Run | VqaRun) else {}
+    for field, hint in declared(kind).items():
+        plain = typing.get_type_hints(kind)[field]
+        if plain not in (int, float) and "float" not in str(plain):
+            continue
+        limits = next(r for r in typing.get_args(hint) if isinstance(r, Range))
+        beyond = [limits.low - 1, *([limits.low] if limits.above else []), *([limits.high] if limits.below else [])]
+        beyond += [] if limits.high == math.inf else [limits.high + 1, math.inf]
+        for number in [*beyond, math.nan]:
+            value = number if plain in (int, float) else (number,) * len(getattr(kind(**required), field) or (0,))
+            with pytest.raises(ValueError, match=rf"^{field} is .*, but must be (above|at least|of type)") as caught:
+                kind(**required | {field: value})
+            assert "\n" not in str(caught.value)
+
+
+def test_every_word_is_one_of_those_declared() -> None:
+    words = {(kind, f): typing.get_args(hint) for kind in (Run, Train, Tower, Distil, TrainRun, SearchRun, SpaceSearch,
+             ArchSearch, Final, VqaData, VqaRun) for f, hint in declared(kind).items()
+             if typing.get_origin(hint) is typing.Literal}  # fmt: skip
+    assert len(words) > 15
+    for (kind, field), valid in words.items():
+        required = {"name": "x"} if issubclass(kind, Run | VqaRun) else {}
+        with pytest.raises(ValueError, match=f"^{field} is 'zzz', but must be {valid[0]!r}.* or {valid[-1]!r}\\.$"):
+            kind(**required | {field: "zzz"})
+
+
+@pytest.mark.parametrize(
+    ("setting", "complaint"),
+    [
+        ("backbone_lr_scale=-1", "^backbone_lr_scale is -1.0, but must be at least 0"),
+        ("model.layers=0", "^model.layers is 0, but must be at least 1"),
+        ("model.heads=0", "^model.heads is 0, but must be at least 1"),
+        ("model.heads=5", r"^model.hidden is 64, but must be a multiple of heads \(5\)"),
+        ("data.train_limit=-1", "^data.train_limit is -1, but must be at least 0"),
+        ("data.max_tokens=2", "^data.max_tokens is 2, but must be at least 3"),
+        ("data.mean=(1, 2)", r"^data.mean is .* must be of type tuple\[float, float, float\]"),
+        ("data.train_splits=()", "^data.train_splits is empty"),
+        ("threads=0", "^threads is 0, but must be at least 1"),
+    ],
+)
+def test_settings_of_question_answering_are_checked_too(setting: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        overridden(load_config("easy_vqa", VqaRun, "vqa"), [setting])
 
 
 def test_every_key_is_listed_once() -> None:

@@ -155,5 +155,3 @@ def test_a_teacher_of_other_classes_is_refused(teacher):
         Teacher(Distil(teacher=str(teacher)), STILL, tuple("1023456789"), ONE.device)
     with pytest.raises(ValueError, match=r"has other classes than the data.*\(0, 1, 2, … and not a, b, c, …\)"):
         Teacher(Distil(teacher=str(teacher)), STILL, tuple("abcdefghij"), ONE.device)
-    with pytest.raises(ValueError, match="distil.kind is 'warm'"):
-        Distil(kind="warm")

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # A unit is a module or package directly below s3zoo; it may import units of its own layer (without cycles) or below.
 LAYERS = [
-    {"paths", "files", "versions"},
+    {"checks", "paths", "files", "versions"},
     {"arch"},
     {"space", "cost"},
     {"models"},
@@ -30,6 +30,7 @@ LAYER = {unit: level for level, units in enumerate(LAYERS) for unit in units}
 
 TORCH_FREE = {
     "s3zoo",
+    "s3zoo.checks",
     "s3zoo.paths",
     "s3zoo.files",
     "s3zoo.versions",

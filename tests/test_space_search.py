@@ -744,7 +744,7 @@ def test_s4_pairs_leave_out_frozen_dimensions_and_use_the_papers_unit() -> None:
     ],
 )  # fmt: skip
 def test_bad_settings_are_named(field: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=rf"^space_search\.{field} is .*must be [^.]*.*\.$"):
+    with pytest.raises(ValueError, match=rf"^{field} is .*must be [^.]*.*\.$"):
         SpaceSearch(**{field: value})
 
 

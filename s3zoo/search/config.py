@@ -3,46 +3,41 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from s3zoo.checks import Count, Positive, Range, Share, check
 from s3zoo.search.space_search import SpaceSearch
 from s3zoo.space import S3_INITIAL, Space
-from s3zoo.training.config import Run, Tower, Train, check_range, check_word
+from s3zoo.training.config import Run, Tower, Train
 
 
 @dataclass(frozen=True)
 class ArchSearch:
     """The search for an architecture in a trained supernet (S3 supplement Alg. 2; AutoFormer 3.3)."""
 
-    method: str = "evolution"  # or "random", the baseline at equal evaluations
-    budgets: tuple[
-        str, ...
-    ] = ()  # one winner for each, e.g. ("params<=5M", "1G<=macs<=1.3G"); none: one without limits
-    population: int = 50
-    generations: int = 20
-    parents: int = 10
-    crossover: int = 25
-    mutation: int = 25
-    p_depth: float = 0.2
-    p_embed: float = 0.2
-    p_block: float = 0.4
+    method: Literal["evolution", "random"] = "evolution"  # random: the baseline at equal evaluations
+    budgets: tuple[str, ...] = ()  # one winner each, e.g. ("params<=5M", "1G<=macs<=1.3G"); none: one without limits
+    population: Annotated[int, Range(1, 10**6)] = 50
+    generations: Annotated[int, Range(1, 10**6)] = 20
+    parents: Positive = 10
+    crossover: Count = 25
+    mutation: Count = 25
+    p_depth: Share = 0.2
+    p_embed: Share = 0.2
+    p_block: Share = 0.4
     racing: bool = False  # score on growing parts of the held-out images, drop who is out
-    calibration_images: int = 1024  # for batch norms, where there are any
+    calibration_images: Positive = 1024  # for batch norms, where there are any
     # Where a budget limits latency, a table is measured on this device, or read from the file of another one.
-    latency_batch: int = 1
-    latency_repeats: int = 10
+    latency_batch: Annotated[int, Range(1, 10**6)] = 1
+    latency_repeats: Annotated[int, Range(1, 10**6)] = 10
     latency_table: str = ""
 
     def __post_init__(self) -> None:
-        check_word(self, "arch_search.", "method", "evolution", "random")
-        counts = "population generations parents calibration_images latency_batch latency_repeats"
-        check_range(self, "arch_search.", counts, 1)
-        check_range(self, "arch_search.", "crossover mutation", 0)
-        check_range(self, "arch_search.", "p_depth p_embed p_block", 0, 1)
+        check(self)
         if self.crossover + self.mutation > self.population:
             raise ValueError(
-                f"arch_search.crossover {self.crossover} + mutation {self.mutation} must not be more than the"
-                f" population of {self.population}; lower them or raise the population."
+                f"crossover {self.crossover} + mutation {self.mutation} must not be more than the population of"
+                f" {self.population}; lower them or raise the population."
             )
 
 
@@ -50,13 +45,13 @@ class ArchSearch:
 class Final:
     """What becomes of the best architectures."""
 
-    mode: str = "inherit"  # the supernet's weights as they are; "finetune" them; or "retrain" from scratch
-    top: int = 1  # so many of the best are finished; the best of them on the held-out images is kept
+    # "inherit" the supernet's weights as they are; "finetune" them; or "retrain" from scratch
+    mode: Literal["inherit", "finetune", "retrain"] = "inherit"
+    top: Positive = 1  # so many of the best are finished; the best of them on the held-out images is kept
     train: Train = field(default_factory=Train)
 
     def __post_init__(self) -> None:
-        check_word(self, "final.", "mode", "inherit", "finetune", "retrain")
-        check_range(self, "final.", "top", 1)
+        check(self)
 
 
 @dataclass(frozen=True)
@@ -64,7 +59,8 @@ class SearchRun(Run):
     """Space search, supernet, architecture search, finish."""
 
     space: Space = S3_INITIAL
-    hierarchy: str = "none"  # "glit": first the split into global and local heads, then the details of the blocks
+    # "glit": first the split into global and local heads, then the details of the blocks
+    hierarchy: Literal["none", "glit"] = "none"
     supernet: Train = field(default_factory=lambda: Train(sampling="sandwich", drop_path=0.2))
     supernet_weights: str = ""  # file of an official AutoFormer supernet: searched as it is, none is trained
     space_search: SpaceSearch = field(default_factory=lambda: SpaceSearch(method="none"))
@@ -74,7 +70,6 @@ class SearchRun(Run):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_word(self, "", "hierarchy", "none", "glit")
         # Networks are priced and built for a shape that is known before the images are.
         for name in ("num_classes", "img_size", "in_chans", "crop_pct", "mean", "std", "interpolation"):
             if not (value := getattr(self.data, name)):

@@ -15,11 +15,12 @@ import random
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 
 from s3zoo.arch import Arch
+from s3zoo.checks import Count, Positive, Range, check
 from s3zoo.space import Dim, Space, Value
 
 MAX_S4_DIMS = 13  # 3^13 - 1 = 1.6 million neighbours, each priced
@@ -32,43 +33,35 @@ BEST = 5  # S4 directions shown in the record
 class SpaceSearch:
     """How the space is searched. Limits are counted in `limit_metric`: `lower` <= cost < `upper`."""
 
-    method: str = "s3"  # "s3", "s4" or "none"
-    iterations: int = 2  # shifts of the space (S3: 2, S4: 3), with a supernet before each and one after the last
-    samples: int = 1000  # S3's N, which the paper does not print
-    pairs: int = 40  # S4's N, per dimension
-    tau: float = 0.4  # S3's threshold: percentage points of error per unit of x
-    top: int = 50  # S3's top tier: the best min(top, top_share of the subset), at least one
-    top_share: float = 0.05
-    slope_unit: str = ""  # x in evolve "step"s or in "raw" units; "": step for S3, raw for S4 (the paper's Eq. 5)
-    rounding: str = "floor"  # S3's Eq. 8; "nearest" does not grow on the slightest gain
-    step: str = "choice"  # S4's step of a bound: the distance of two choices, or the "span" from lowest to highest
-    limit_metric: str = "params"  # or "macs"
-    lower: float = 0.0
-    upper: float = math.inf
-    max_space_size: float = math.inf  # S3's Eq. 2: at most so many architectures
+    method: Literal["s3", "s4", "none"] = "s3"
+    # Shifts of the space (S3: 2, S4: 3), with a supernet before each and one after the last
+    iterations: Annotated[int, Range(0, 1000)] = 2
+    samples: Positive = 1000  # S3's N, which the paper does not print
+    pairs: Positive = 40  # S4's N, per dimension
+    # S3's threshold: percentage points of error per unit of x
+    tau: Annotated[float, Range(0, 10**6, above=True)] = 0.4
+    top: Positive = 50  # S3's top tier: the best min(top, top_share of the subset), at least one
+    top_share: Annotated[float, Range(0, 1, above=True)] = 0.05
+    # x in evolve "step"s or in "raw" units; "": step for S3, raw for S4 (the paper's Eq. 5)
+    slope_unit: Literal["", "step", "raw"] = ""
+    rounding: Literal["floor", "nearest"] = "floor"  # S3's Eq. 8; "nearest" does not grow on the slightest gain
+    # S4's step of a bound: the distance of two choices, or the "span" from lowest to highest
+    step: Literal["choice", "span"] = "choice"
+    limit_metric: Literal["params", "macs"] = "params"
+    lower: Annotated[float, Range(0)] = 0.0
+    upper: Annotated[float, Range(0)] = math.inf
+    max_space_size: Annotated[float, Range(1)] = math.inf  # S3's Eq. 2: at most so many architectures
     backtrack: bool = False  # S3: go back to the last visited space that has an architecture within the limits
     keep_illegal: bool = False  # S4: where every legal direction loses accuracy, stop even above the limit
     search_each_space: bool = False
-    audit: int = 0
+    audit: Count = 0
 
     def __post_init__(self) -> None:
-        for field, allowed in _WORDS.items():
-            if getattr(self, field) not in allowed:
-                raise _invalid(field, getattr(self, field), "one of " + ", ".join(map(repr, allowed)))
-        for field, least in (("iterations", 0), ("samples", 1), ("pairs", 1), ("top", 1), ("audit", 0)):
-            value = getattr(self, field)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise _invalid(field, value, f"an integer of at least {least}")
-        if not 0 < self.tau < math.inf:
-            raise _invalid("tau", self.tau, "a finite number above 0")
-        if not 0 < self.top_share <= 1:
-            raise _invalid("top_share", self.top_share, "above 0 and at most 1")
-        if not 0 <= self.lower < self.upper:
-            raise _invalid("lower", self.lower, f"at least 0 and below upper ({self.upper})")
-        if not self.max_space_size >= 1:
-            raise _invalid("max_space_size", self.max_space_size, "at least 1")
+        check(self)
+        if self.lower >= self.upper:
+            raise ValueError(f"lower is {self.lower}, but must be below upper ({self.upper}).")
         if self.backtrack and self.method != "s3":
-            raise _invalid("backtrack", True, f"False with method {self.method!r} (only S3 leaves the limits)")
+            raise ValueError(f"backtrack is True, but method is {self.method!r}, and only S3 leaves the limits.")
 
     @property
     def unit(self) -> str:
@@ -76,19 +69,6 @@ class SpaceSearch:
 
     def allows(self, cost: float) -> bool:
         return self.lower <= cost < self.upper
-
-
-_WORDS = {
-    "method": ("s3", "s4", "none"),
-    "slope_unit": ("", "step", "raw"),
-    "rounding": ("floor", "nearest"),
-    "step": ("choice", "span"),
-    "limit_metric": ("params", "macs"),
-}
-
-
-def _invalid(field: str, value: Any, valid: str) -> ValueError:
-    return ValueError(f"space_search.{field} is {value!r}, but must be {valid}.")
 
 
 @dataclass(frozen=True)

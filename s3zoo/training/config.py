@@ -7,34 +7,15 @@ import dataclasses
 import difflib
 import importlib.util
 import math
-import types
 import typing
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
+from s3zoo.checks import Amount, BelowOne, Count, Range, Seed, Share, Threads, Workers, check, declared, typed
 from s3zoo.paths import configs_dir
 from s3zoo.space import SPACES, Space
-
-BELOW_ONE = math.nextafter(1.0, 0.0)
-
-
-def check_range(config: Any, where: str, names: str, low: float, high: float = math.inf) -> None:
-    """The numbers of these fields (all of a tuple) lie from low to high, or a sentence."""
-    for name in names.split():
-        value = getattr(config, name)
-        if not all(low <= v <= high for v in (value if isinstance(value, tuple) else (value,))):
-            upto = "" if high == math.inf else " and below 1" if high == BELOW_ONE else f" and at most {high:g}"
-            raise ValueError(f"{where}{name} is {value!r}, but must be at least {low:g}{upto}.")
-
-
-def check_word(config: Any, where: str, name: str, *words: str) -> None:
-    """The field has one of these values, or a sentence."""
-    value = getattr(config, name)
-    if value not in words:
-        listed = ", ".join(map(repr, words[:-1]))
-        raise ValueError(f"{where}{name} is {value!r}, but must be {listed} or {words[-1]!r}.")
 
 
 @dataclass(frozen=True)
@@ -50,79 +31,71 @@ class Data:
     train_split: str = "train"
     test_split: str = "test"  # opened once, at the very end
     download: bool = False  # let torchvision fetch a "torch/…" dataset
-    holdout: int = 10_000  # images carved from the training split for the search; never trained on
-    train_limit: int = 0  # use only so many training images (0: all)
+    holdout: Count = 10_000  # images carved from the training split for the search; never trained on
+    train_limit: Count = 0  # use only so many training images (0: all)
     classes: tuple[str, ...] = ()  # only these, in this order (empty: all)
-    num_classes: int = 1000  # 0: as many as there are
-    img_size: int = 224
-    in_chans: int = 3
-    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
-    std: tuple[float, ...] = (0.229, 0.224, 0.225)
+    num_classes: Annotated[int, Range(0, 10**6)] = 1000  # 0: as many as there are
+    img_size: Annotated[int, Range(0, 8192)] = 224
+    in_chans: Annotated[int, Range(0, 64)] = 3
+    mean: Annotated[tuple[float, ...], Range(-(10**6), 10**6)] = (0.485, 0.456, 0.406)
+    std: Annotated[tuple[float, ...], Range(0, 10**6, above=True)] = (0.229, 0.224, 0.225)
     interpolation: str = "bicubic"
-    crop_pct: float = 0.875
+    crop_pct: Share = 0.875
     # augmentation of training images (timm's names)
-    scale: tuple[float, float] = (0.08, 1.0)
-    ratio: tuple[float, float] = (3 / 4, 4 / 3)
-    random_crop_pad: int = 0  # > 0: pad and crop instead of a random resized crop (CIFAR's habit)
-    hflip: float = 0.5
-    color_jitter: float = 0.4
+    scale: Annotated[tuple[float, float], Range(0, 100, above=True)] = (0.08, 1.0)
+    ratio: Annotated[tuple[float, float], Range(0, 100, above=True)] = (3 / 4, 4 / 3)
+    # > 0: pad and crop instead of a random resized crop (CIFAR's habit)
+    random_crop_pad: Annotated[int, Range(0, 1024)] = 0
+    hflip: Share = 0.5
+    color_jitter: Amount = 0.4
     auto_augment: str = ""  # e.g. "rand-m9-mstd0.5-inc1"
-    reprob: float = 0.0
-    mixup: float = 0.0
-    cutmix: float = 0.0
-    workers: int = 0
-    max_unreadable: int = 10  # images that cannot be read are skipped and counted up to here
+    reprob: Share = 0.0
+    mixup: Amount = 0.0
+    cutmix: Amount = 0.0
+    workers: Workers = 0
+    max_unreadable: Count = 10  # images that cannot be read are skipped and counted up to here
 
     def __post_init__(self) -> None:
-        counts = "holdout num_classes img_size in_chans random_crop_pad workers max_unreadable"
-        check_range(self, "data.", counts + " color_jitter mixup cutmix", 0)
-        check_range(self, "data.", "hflip reprob crop_pct", 0, 1)
+        check(self)
         for name in ("scale", "ratio"):
             low, high = getattr(self, name)
-            if not 0 < low <= high:
-                raise ValueError(f"data.{name} is {(low, high)}, but must go from a number above 0 upwards.")
-        if not all(value > 0 for value in self.std):
-            raise ValueError(f"data.std is {self.std}, but images are divided by it: all of it must be above 0.")
+            if low > high:
+                raise ValueError(f"{name} is {(low, high)}, but must go from a number above 0 upwards.")
 
 
 @dataclass(frozen=True)
 class Train:
     """One training: a supernet's, a finetune or a retraining."""
 
-    epochs: int = 300
-    batch_size: int = 1024  # over all ranks
-    accumulate: int = 1  # micro-batches per step
+    epochs: Annotated[int, Range(0, 10**6)] = 300
+    batch_size: Annotated[int, Range(1, 10**6)] = 1024  # over all ranks
+    accumulate: Annotated[int, Range(1, 10**6)] = 1  # micro-batches per step
     opt: str = "adamw"
-    lr: float = 1e-3
-    min_lr: float = 1e-5
-    warmup_epochs: float = 20
-    warmup_steps: int = 0  # > 0: instead of warmup_epochs
-    warmup_lr: float = 1e-6
-    schedule: str = "cosine"  # or "step" (lr times decay_rate at each of the milestones), or "constant"
-    milestones: tuple[float, ...] = ()  # epochs
-    decay_rate: float = 0.1
-    weight_decay: float = 0.05
-    momentum: float = 0.9
-    label_smoothing: float = 0.1
-    drop_path: float = 0.1
-    clip_grad: float = 0.0  # norm; 0: none
-    ema: float = 0.0  # decay of an exponential moving average of the weights; 0: none
-    checkpoint_seconds: float = 45.0
+    lr: Amount = 1e-3
+    min_lr: Amount = 1e-5
+    warmup_epochs: Amount = 20
+    warmup_steps: Count = 0  # > 0: instead of warmup_epochs
+    warmup_lr: Amount = 1e-6
+    # "step": lr times decay_rate at each of the milestones
+    schedule: Literal["cosine", "step", "constant"] = "cosine"
+    milestones: Annotated[tuple[float, ...], Range(0, 10**6)] = ()  # epochs
+    decay_rate: Amount = 0.1
+    weight_decay: Amount = 0.05
+    momentum: Share = 0.9
+    label_smoothing: Share = 0.1
+    drop_path: BelowOne = 0.1
+    clip_grad: Amount = 0.0  # norm; 0: none
+    ema: BelowOne = 0.0  # decay of an exponential moving average of the weights; 0: none
+    checkpoint_seconds: Amount = 45.0
     # supernets only
-    sampling: str = "uniform"  # "uniform": one architecture a step; "sandwich": largest, smallest and two random ones
-    sharing: str = "entangled"  # or "classical"
+    # "uniform": one architecture a step; "sandwich": largest, smallest and two random ones
+    sampling: Literal["uniform", "sandwich"] = "uniform"
+    sharing: Literal["entangled", "classical"] = "entangled"
     freeze_unsampled: bool = False  # the paper's words; the official code lets decay and momentum move them
     warm_start: bool = False  # begin from the previous space's supernet
 
     def __post_init__(self) -> None:
-        check_range(self, "", "batch_size accumulate", 1)
-        check_range(self, "", "epochs lr min_lr warmup_epochs warmup_steps warmup_lr milestones decay_rate", 0)
-        check_range(self, "", "weight_decay clip_grad checkpoint_seconds", 0)
-        check_range(self, "", "momentum label_smoothing", 0, 1)
-        check_range(self, "", "drop_path ema", 0, BELOW_ONE)
-        check_word(self, "", "schedule", "cosine", "step", "constant")
-        check_word(self, "", "sampling", "uniform", "sandwich")
-        check_word(self, "", "sharing", "entangled", "classical")
+        check(self)
         if self.batch_size % self.accumulate:
             raise ValueError(
                 f"batch_size is {self.batch_size}, but must be a multiple of accumulate ({self.accumulate}); change one"
@@ -138,13 +111,13 @@ class Tower:
     weights: str = "pretrained"  # timm's; those of a file; or "random" (the same each time), for trials
     # Features on disk, so that the tower sees an image once: of the images that networks are scored on ("scored"), or
     # of the training images too ("all"), which must then not be augmented.
-    cache: str = "none"
+    cache: Literal["none", "scored", "all"] = "none"
     cache_dir: str = ""  # may be shared by runs; empty: features/ in the run's folder
 
     def __post_init__(self) -> None:
-        check_word(self, "tower.", "cache", "none", "scored", "all")
+        check(self)
         if not self.name or not self.weights:
-            raise ValueError("tower.name and tower.weights must not be empty; name a timm ViT and its weights.")
+            raise ValueError("name and weights must not be empty; name a timm ViT and its weights.")
 
 
 @dataclass(frozen=True)
@@ -153,14 +126,13 @@ class Run:
 
     name: str
     data: Data = field(default_factory=Data)
-    seed: int = 0
-    threads: int = 2  # part of the result: sums depend on it in the last bits
-    device: str = "auto"  # "cpu", "cuda", or "auto"
+    seed: Seed = 0
+    threads: Threads = 2  # part of the result: sums depend on it in the last bits
+    device: Literal["auto", "cpu", "cuda"] = "auto"
     amp: bool = True  # mixed precision, on a GPU only
 
     def __post_init__(self) -> None:
-        check_range(self, "", "threads", 1)
-        check_word(self, "", "device", "auto", "cpu", "cuda")
+        check(self)
 
 
 @dataclass(frozen=True)
@@ -168,18 +140,14 @@ class Distil:
     """A teacher whose answers are learned beside the labels: (1 - weight) labels + weight teacher."""
 
     teacher: str = ""  # a timm name, "hf-hub:…" or a folder with a model; empty: none
-    kind: str = "hard"  # the teacher's first choice as a label (DeiT, AutoFormer 4.4); or "soft": its probabilities
-    weight: float = 0.5
-    temperature: float = 1.0  # "soft" only
+    # "hard": the teacher's first choice as a label (DeiT, AutoFormer 4.4); "soft": its probabilities
+    kind: Literal["hard", "soft"] = "hard"
+    weight: Share = 0.5
+    temperature: Annotated[float, Range(0, 1000, above=True)] = 1.0  # "soft" only
     cache: bool = False  # ask the teacher once an image; training images must then not be augmented
 
     def __post_init__(self) -> None:
-        check_word(self, "distil.", "kind", "hard", "soft")
-        if not 0 <= self.weight <= 1 or self.temperature <= 0:
-            raise ValueError(
-                f"distil.weight is {self.weight:g} and distil.temperature {self.temperature:g}; use a weight from 0 to"
-                " 1 and a temperature above 0."
-            )
+        check(self)
 
 
 @dataclass(frozen=True)
@@ -191,24 +159,20 @@ class TrainRun(Run):
 
     model: str = "s3_tiny"  # a timm name, "hf-hub:…" or a folder with a model
     model_args: dict = field(default_factory=dict)  # further arguments of timm.create_model
-    mode: str = "scratch"  # "finetune" all weights, or "probe": the classifier alone on frozen features
+    # "finetune" all weights, or "probe": the classifier alone on frozen features
+    mode: Literal["scratch", "finetune", "probe"] = "scratch"
     weights: str = ""  # where finetuning begins: a timm name, folder or file; empty: the model's own weights
-    freeze: int = 0  # parts from the input on that stay as they are: 1 is the stem, 2 the stem and the first stage, …
-    layer_decay: float = 1.0  # factor on the learning rate from each layer to the one before it
+    freeze: Count = 0  # parts from the input on that stay as they are: 1 is the stem, 2 the stem and the first stage, …
+    # Factor on the learning rate from each layer to the one before it
+    layer_decay: Annotated[float, Range(0, 1, above=True)] = 1.0
     distil: Distil = field(default_factory=Distil)
     train: Train = field(default_factory=Train)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_word(self, "", "mode", "scratch", "finetune", "probe")
         if self.mode == "scratch" and (self.weights or self.freeze):
             given = f"weights={self.weights}" if self.weights else f"freeze={self.freeze}"
             raise ValueError(f"mode is 'scratch', but {given} is set, which needs mode=finetune.")
-        if self.freeze < 0 or not 0 < self.layer_decay <= 1:
-            raise ValueError(
-                f"freeze is {self.freeze} and layer_decay {self.layer_decay:g}; use a number of parts from 0 on and a"
-                " factor above 0 and at most 1."
-            )
 
 
 T = TypeVar("T")
@@ -267,16 +231,14 @@ def _note(changes: dict[str, Any], config: Any, parts: list[str], text: str, pat
     names = [f.name for f in dataclasses.fields(config)]
     head, *rest = parts
     if head not in names:
-        valid = list(keys(config))
-        done = path[: len(path) - len(".".join(parts))]
-        near = difflib.get_close_matches(".".join(parts), valid, n=1, cutoff=0.4) or difflib.get_close_matches(
-            head, names, n=1
-        )
+        valid, given = list(keys(config)), ".".join(parts)
+        near = [key for key in valid if key.endswith(f".{given}")] or difflib.get_close_matches(given, valid, n=1)
+        done = path.removesuffix(given)
         hint = f"did you mean {done + near[0]!r}?" if near else f"valid here: {', '.join(names)}."
         raise ValueError(f"--set names the unknown key {path!r}; {hint}")
     value = getattr(config, head)
     if not rest:
-        changes[head] = _parse(text, typing.get_type_hints(type(config))[head], path)
+        changes[head] = _parse(text, declared(type(config))[head], path)
     elif _has_keys(value):
         _note(changes.setdefault(head, {}), value, rest, text, path)
     else:
@@ -302,8 +264,8 @@ def _has_keys(value: Any) -> bool:
 
 
 def _parse(text: str, kind: Any, path: str) -> Any:
-    if kind is str:
-        return text
+    if kind is str or typing.get_origin(kind) is Literal:
+        return typed(text, kind, path)
     if isinstance(kind, type) and issubclass(kind, Space):
         if text not in SPACES:
             raise ValueError(f"{path} is {text!r}, but must be one of {', '.join(SPACES)}.")
@@ -314,34 +276,11 @@ def _parse(text: str, kind: Any, path: str) -> Any:
         return text.lower() == "true"
     try:
         value = ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
         value = math.inf if text == "inf" else text  # "no limit", for which Python has no literal
     if typing.get_origin(kind) is tuple and isinstance(value, str):
         value = (value,)  # one budget need not be written as a tuple
-    return check_type(value, kind, path)
-
-
-def check_type(value: Any, kind: Any, path: str) -> Any:
-    """The value in the field's type, or a sentence."""
-    origin, args = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (typing.Union, types.UnionType):
-        for option in args:
-            try:
-                return check_type(value, option, path)
-            except ValueError:
-                continue
-    elif kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    elif origin is tuple and isinstance(value, list | tuple):
-        inner = [args[0]] * len(value) if len(args) == 2 and args[1] is Ellipsis else list(args)
-        if len(inner) == len(value):
-            return tuple(check_type(v, k, path) for v, k in zip(value, inner, strict=True))
-    elif kind is type(None) and value is None:
-        return None
-    elif isinstance(kind, type) and isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
-        return value
-    name = getattr(kind, "__name__", str(kind)) if origin is None else str(kind).replace("typing.", "")
-    raise ValueError(f"{path} is {value!r}, but must be of type {name}.")
+    return typed(value, kind, path)
 
 
 def keys(config: Any, prefix: str = "") -> Iterator[str]:

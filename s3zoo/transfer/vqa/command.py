@@ -7,7 +7,7 @@ import dataclasses
 import importlib.util
 import statistics
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from s3zoo.training.config import load_config, overridden
 from s3zoo.transfer.vqa.config import VqaData, VqaRun
@@ -116,7 +116,7 @@ def _opened(arguments: argparse.Namespace, splits: tuple[str, str]) -> tuple[Any
 
 
 def _data(arguments: argparse.Namespace, splits: tuple[str, str], prepared: dict[str, Any]) -> tuple[VqaData, str]:
-    name = "vqa_v2" if arguments.data else "easy_vqa"
+    name: Literal["easy_vqa", "vqa_v2"] = "vqa_v2" if arguments.data else "easy_vqa"
     split = arguments.split or splits[name == "easy_vqa"]
     return dataclasses.replace(_prepared(prepared), name=name, root=arguments.data), split
 

@@ -3,52 +3,41 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated, Literal
 
+from s3zoo.checks import Amount, Count, Positive, Range, Seed, Share, Threads, Workers, check
 from s3zoo.training.config import Train
-
-SETS = ("easy_vqa", "vqa_v2")
-CONTROLS = ("blank", "shuffle")  # what can be shown instead of an image
 
 
 @dataclass(frozen=True)
 class VqaData:
     """Questions, answers and images, and how they are seen."""
 
-    name: str = "vqa_v2"  # the published JSON files and COCO images at `root`; or "easy_vqa", from its package
+    # The published JSON files and COCO images at `root`; or "easy_vqa", from its package
+    name: Literal["easy_vqa", "vqa_v2"] = "vqa_v2"
     root: str = ""
     train_splits: tuple[str, ...] = ("train",)  # ("train", "val") for a test-server entry
     val_split: str = "val"  # evaluated at the end of training; "": nothing is
     vocabulary_splits: tuple[str, ...] = ("train", "val")  # the usual 3129 answers are those of both
-    min_occurrences: int = 9  # an answer is in the vocabulary if it is the majority answer of so many questions
-    questions_per_image: int = 4  # of one sample: its image is encoded once
-    max_tokens: int = 16  # of a question, [CLS] and [SEP] included
-    train_limit: int = 0  # use the questions of only so many training images (0: all)
-    img_size: int = 384  # images are resized to this square, whole: a question may be about a corner
-    random_crop_pad: int = 0  # > 0: pad by so many pixels and crop at a random place
-    image_dropout: float = 0.0  # share of training samples that show something else, to learn what to answer then
-    dropped_image: str = "blank"  # what they show: "blank", the mean colour; "shuffle", the image of another question
-    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
-    std: tuple[float, ...] = (0.229, 0.224, 0.225)
+    min_occurrences: Positive = 9  # an answer is in the vocabulary if it is the majority answer of so many questions
+    questions_per_image: Annotated[int, Range(1, 1000)] = 4  # of one sample: its image is encoded once
+    max_tokens: Annotated[int, Range(3, 10**4)] = 16  # of a question, [CLS] and [SEP] included
+    train_limit: Count = 0  # use the questions of only so many training images (0: all)
+    # Images are resized to this square, whole: a question may be about a corner
+    img_size: Annotated[int, Range(1, 8192)] = 384
+    random_crop_pad: Annotated[int, Range(0, 1024)] = 0  # > 0: pad by so many pixels and crop at a random place
+    image_dropout: Share = 0.0  # share of training samples that show something else, to learn what to answer then
+    # What they show: "blank", the mean colour; "shuffle", the image of another question
+    dropped_image: Literal["blank", "shuffle"] = "blank"
+    mean: Annotated[tuple[float, float, float], Range(-(10**6), 10**6)] = (0.485, 0.456, 0.406)
+    std: Annotated[tuple[float, float, float], Range(0, 10**6, above=True)] = (0.229, 0.224, 0.225)
     interpolation: str = "bicubic"
-    workers: int = 0
+    workers: Workers = 0
 
     def __post_init__(self) -> None:
-        if self.name not in SETS:
-            raise ValueError(f"data.name is {self.name!r}, but must be one of {', '.join(map(repr, SETS))}.")
-        for key in ("min_occurrences", "questions_per_image", "img_size"):
-            if getattr(self, key) < 1:
-                raise ValueError(f"data.{key} is {getattr(self, key)}, but must be at least 1.")
-        if not 0 <= self.image_dropout <= 1:
-            raise ValueError(f"data.image_dropout is {self.image_dropout}, but must be a share from 0 to 1.")
-        if self.dropped_image not in CONTROLS:
-            known = " or ".join(map(repr, CONTROLS))
-            raise ValueError(f"data.dropped_image is {self.dropped_image!r}, but must be {known}.")
-        if self.max_tokens < 3:
-            raise ValueError(f"data.max_tokens is {self.max_tokens}, but must be at least 3: [CLS], a word, [SEP].")
-        if not len(self.mean) == len(self.std) == 3:
-            raise ValueError(f"data.mean and data.std have {len(self.mean)} and {len(self.std)} values; give 3 each.")
+        check(self)
         if not self.train_splits:
-            raise ValueError("data.train_splits is empty; name at least one split, for example ('train',).")
+            raise ValueError("train_splits is empty; name at least one split, for example ('train',).")
 
 
 @dataclass(frozen=True)
@@ -60,12 +49,17 @@ class VqaModelConfig:
     pretrained: bool = True  # load the backbone's published weights
     # "package:NAME" is a folder with config.json in an installed package; "": small, random, words from the questions
     bert: str = "bert-base-uncased"
-    layers: int = 3  # the first so many of BERT's
-    hidden: int = 128  # of a random BERT, as are the next two
-    heads: int = 4
-    dropout: float = 0.1
-    head_dropout: float = 0.5
-    matching: float = 0.0  # weight of the image-text matching loss: does the question belong to the image?
+    layers: Annotated[int, Range(1, 1000)] = 3  # the first so many of BERT's
+    hidden: Annotated[int, Range(1, 65_536)] = 128  # of a random BERT, as are the next two
+    heads: Annotated[int, Range(1, 1024)] = 4
+    dropout: Share = 0.1
+    head_dropout: Share = 0.5
+    matching: Amount = 0.0  # weight of the image-text matching loss: does the question belong to the image?
+
+    def __post_init__(self) -> None:
+        check(self)
+        if not self.bert and self.hidden % self.heads:
+            raise ValueError(f"hidden is {self.hidden}, but must be a multiple of heads ({self.heads}).")
 
 
 @dataclass(frozen=True)
@@ -77,13 +71,14 @@ class VqaRun:
     model: VqaModelConfig = field(default_factory=VqaModelConfig)
     # batch_size counts images; lr is that of everything but the backbone; label_smoothing has no meaning here
     train: Train = field(default_factory=Train)
-    backbone_lr_scale: float = 0.1  # S3 supplement: 5e-6 for the backbone, 5e-5 for the rest
-    seed: int = 0
-    threads: int = 2
-    device: str = "auto"
+    backbone_lr_scale: Amount = 0.1  # S3 supplement: 5e-6 for the backbone, 5e-5 for the rest
+    seed: Seed = 0
+    threads: Threads = 2
+    device: Literal["auto", "cpu", "cuda"] = "auto"
     amp: bool = True  # mixed precision, on a GPU only
 
     def __post_init__(self) -> None:
+        check(self)
         if self.model.matching and self.data.image_dropout:
             raise ValueError(
                 "model.matching asks whether a question belongs to its image, and data.image_dropout takes the image"

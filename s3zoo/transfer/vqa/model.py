@@ -134,8 +134,6 @@ def _fetched(source: str, fetch: Callable[[], Any]) -> Any:
 
 def small_bert(config: VqaModelConfig, words: int, max_tokens: int) -> BertModel:
     """A BERT with random weights."""
-    if config.hidden % config.heads:
-        raise ValueError(f"model.hidden is {config.hidden}, but must be a multiple of model.heads, {config.heads}.")
     shape = BertConfig(
         vocab_size=words,
         hidden_size=config.hidden,
