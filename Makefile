@@ -26,7 +26,7 @@ search: $(READY) ## the whole S3 search on digits, a few minutes; the network is
 	$(PY) tools/search.py
 
 zoo: $(READY) ## write the model cards and docs/zoo.html again, after a model was added or changed
-	$(PY) tools/zoo.py --cards --html docs/zoo.html
+	$(PY) tools/zoo.py --cards --html docs/zoo.html --plot docs/zoo.svg
 
 clean: ## remove .venv, caches and build products
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -21,6 +21,10 @@ from s3zoo.zoo import card_files
 ROOT = Path(__file__).resolve().parent.parent
 CARDS = ROOT / "model_cards"
 NAMES = sorted(name for family in MODELS for name in timm.list_models(module=family))
+# The places that a card may link to.
+HOSTS = ("arxiv.org/", "huggingface.co/", "github.com/microsoft/Cream", "github.com/bychen515/GLiT",
+         "github.com/OliverRensu/Shunted-Transformer", "github.com/huggingface/pytorch-image-models")  # fmt: skip
+SVG = "{http://www.w3.org/2000/svg}"
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -29,27 +33,45 @@ def generated() -> dict[str, str]:
     return card_files()
 
 
-def test_the_committed_cards_are_the_generated_ones(generated: dict[str, str]) -> None:
-    """If this fails: `s3zoo zoo --cards --html docs/zoo.html`, and look at the difference."""
+def content(file: str, text: str) -> object:
+    """What a generated file says; how matplotlib writes paths may differ between its versions."""
+    if not file.endswith(".svg"):
+        return text
+    elements = list(ElementTree.fromstring(text).iter())
+    return [e.text for e in elements if e.tag == f"{SVG}text"], [e.get("data-block") for e in elements]
+
+
+def check(text: str, folder: Path | None = None) -> None:
+    """A card that the Hub accepts: metadata, links (those beside it, with `folder`), no path of a machine."""
+    data = ModelCard(text).data
+    assert data.library_name == "timm" and data.pipeline_tag == "image-classification"
+    assert {"timm", "s3zoo"} <= set(data.tags) and data.get("license") in (None, *cards.LICENCES)
+    assert all(0 <= result.metric_value <= 100 for result in data.get("eval_results") or [])
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" in link:
+            assert link.startswith(tuple(f"https://{host}" for host in HOSTS)), link
+        elif folder is not None:
+            assert (folder / link).is_file(), link
+    assert re.findall(r"(?<![\w.~])/(?:home|root|tmp|work|Users)/\S*", text) == []
+
+
+def test_the_committed_cards_are_up_to_date(generated: dict[str, str]) -> None:
+    """If this fails: `make zoo`, and look at the difference."""
     committed = {str(path.relative_to(CARDS)): path.read_text() for path in CARDS.rglob("*") if path.is_file()}
     assert set(committed) == set(generated)
-    assert [name for name in committed if committed[name] != generated[name]] == []
+    assert [name for name in committed if content(name, committed[name]) != content(name, generated[name])] == []
     assert {path.partition("/")[0] for path in generated} == set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_card_is_in_order(name: str, generated: dict[str, str]) -> None:
     text = generated[f"{name}/README.md"]
-    assert cards.problems(text, CARDS / name) == []
-    data = ModelCard(text).data
-    assert data.library_name == "timm" and data.pipeline_tag == "image-classification"
-    assert {"timm", "s3zoo"} <= set(data.tags) and data.license in {"mit", "apache-2.0", "unknown"}
+    check(text, CARDS / name)
     for heading in ("## Size", "## Genome", "## Use", "## Intended use and limits", "## Licence", "## Paper"):
         assert text.count(heading + "\n") == 1
-    picture = ElementTree.fromstring(generated[f"{name}/genome.svg"])  # well formed
+    picture = ElementTree.fromstring(generated[f"{name}/genome.svg"])
     arch = timm.create_model(name, device="meta").arch
-    columns = {r.get("x") for r in picture.iter("{http://www.w3.org/2000/svg}rect") if r.get("x")}
-    assert len(columns) == sum(arch.depths)
+    assert len({cell.get("data-block") for cell in picture.iter(f"{SVG}path")} - {None}) == sum(arch.depths)
 
 
 # Typed from the papers' tables.
@@ -64,7 +86,7 @@ TOP1 = {
 @pytest.mark.parametrize("name", TOP1)
 def test_figures_of_papers_are_marked_as_theirs(name: str, generated: dict[str, str]) -> None:
     text = generated[f"{name}/README.md"]
-    section = text.split("## Figures of others\n")[1].split("\n## ")[0]
+    section = text.split("## Published results\n")[1].split("\n## ")[0]
     assert "**not measured by this project**" in section
     first = next(line for line in section.splitlines() if line.startswith("| ImageNet-1k"))
     assert first.split(" | ")[2] == TOP1[name] and ("paper" in first or "authors" in first)
@@ -146,13 +168,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_card_of_a_search(folder: Path, monkeypatch, capsys) -> None:
     text = (folder / "README.md").read_text()
-    assert cards.problems(text, folder) == []
+    check(text, folder)
     assert "| test | top-1 accuracy (%) | 97.50 | 95.30 to 98.70 | 360 |" in text
-    assert "| held-out | top-1 accuracy (%) | 96.00 | none: it was selected on | 300 |" in text
+    assert "| held-out | top-1 accuracy (%) | 96.00 | none (used for selection) | 300 |" in text
     for said in ("`s3zoo search digits --set seed=3`", "| Seed | 3 |", "1 h 2 min", "1,234 subnets scored"):
         assert said in text
     assert "| digits_1 | 1e+04 | 20K to 200K | 1 to 2 | a [1, 2] to [2, 3] |" in text
-    assert "| Commit |" not in text and "Figures of others" not in text
+    assert "| Commit |" not in text and "Published results" not in text
     (result,) = ModelCard(text).data.eval_results
     assert (result.metric_value, result.dataset_type, result.dataset_split) == (97.5, "digits", "test")
     assert result.metric_args == {"images": 360, "interval_95": [95.3, 98.7]}
@@ -171,7 +193,7 @@ def test_the_card_of_a_training(folder: Path) -> None:
     config["s3zoo"]["provenance"] = record
     text = cards.render(config)
     before = f"s3_tiny (licence mit; sha256 of the network before the first step `{'ab' * 32}`)"
-    assert f"| Began from | {before} |" in text and "## How it was trained" in text
+    assert f"| Initialised from | {before} |" in text and "## How it was trained" in text
     assert f"| Teacher | resnet50 (hard labels; sha256 of its weights `{'cd' * 32}`) |" in text
     data = ModelCard(text).data
     assert data.datasets == ["uoft-cs/cifar10"] and data.eval_results[0].dataset_type == "uoft-cs/cifar10"
@@ -186,26 +208,10 @@ def test_a_card_says_only_what_is_known(folder: Path) -> None:
     old["s3zoo"]["provenance"] = {"data": "abc", "seed": 1}
     old["pretrained_cfg"].pop("license", None)
     text = cards.render(old)
-    assert cards.problems(text) == [] and "Weights: no licence given." in text
+    check(text)
+    assert "Weights: no licence given." in text
     assert ModelCard(text).data.license is None and "| Seed | 1 |" in text and "## Measured" not in text
     mixed = copy.deepcopy(config)
     mixed["model_args"]["arch"]["stages"][0]["blocks"][0]["mlp_ratio"] = 3.0
     assert "plain timm" not in cards.render(mixed)  # timm has one setting per stage
     assert "plain timm" in cards.render(config)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "complaint"),
-    [
-        ("license: mit", "license: do-what-you-like", "license is 'do-what-you-like'"),
-        ("pipeline_tag: image-classification\n", "", "lack pipeline_tag"),
-        ("(genome.svg)", "(genom.svg)", "genom.svg leads nowhere"),
-        ("https://arxiv.org/", "https://example.org/", "links to https://example.org/"),
-        ("## Use", "In /home/me/runs.\n\n## Use", "path of a machine: /home/me/runs."),
-        ("tags:\n", "tags: [\n", "cannot be parsed"),
-    ],
-)
-def test_the_check_finds_what_is_wrong(old: str, new: str, complaint: str, generated: dict[str, str]) -> None:
-    text = generated["s3_tiny/README.md"]
-    assert old in text
-    assert any(complaint in said for said in cards.problems(text.replace(old, new, 1), CARDS / "s3_tiny"))

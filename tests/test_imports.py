@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # A unit is a module or package directly below s3zoo; it may import units of its own layer (without cycles) or below.
 LAYERS = [
-    {"checks", "paths", "files", "versions"},
+    {"checks", "paths", "files", "versions", "drawing"},
     {"arch"},
     {"space", "cost"},
     {"models"},
@@ -34,6 +34,7 @@ TORCH_FREE = {
     "s3zoo.paths",
     "s3zoo.files",
     "s3zoo.versions",
+    "s3zoo.drawing",
     "s3zoo.arch",
     "s3zoo.space",
     "s3zoo.cost",

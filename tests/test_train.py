@@ -327,7 +327,7 @@ def test_a_folder_in_one_command(five, folder, tmp_path):
     assert described["pretrained_cfg"]["label_names"] == ["bright", "dark"] and described["num_classes"] == 2
     base = described["s3zoo"]["provenance"]["base"]
     assert base["name"] == five.name
-    row = f"| Began from | {five.name} (licence not known; sha256 of the network before the first step `"
+    row = f"| Initialised from | {five.name} (licence not known; sha256 of the network before the first step `"
     assert row in cards.render(described) and "| Mode | finetune |" in cards.render(described)
     assert str(tmp_path) not in (tmp_path / "model/config.json").read_text()
     code, said = command(*words, "--set", "train.lr=1e-4")

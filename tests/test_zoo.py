@@ -4,9 +4,9 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import timm
@@ -15,7 +15,7 @@ import s3zoo  # noqa: F401
 from s3zoo import zoo
 from s3zoo.cli import main as s3zoo_command
 from s3zoo.models import ENTRYPOINTS, MODELS
-from s3zoo.zoo.page import page
+from s3zoo.zoo.page import page, peers, plot
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, THROUGHPUT = ROOT / "docs/zoo.html", ROOT / "docs/throughput.json"
@@ -70,32 +70,60 @@ def test_throughput_is_measured_once(tmp_path: Path, capsys) -> None:
         zoo.update_throughput(path, nano, False, print)
 
 
-def test_the_committed_page_is_the_generated_one(rows: list[dict[str, Any]]) -> None:
-    """If this fails: `s3zoo zoo --cards --html docs/zoo.html` (with --throughput if a model was added)."""
+def figures(text: str) -> list[ElementTree.Element]:
+    return [ElementTree.fromstring(svg) for svg in re.findall(r"<svg.*?</svg>", text, re.S)]
+
+
+def marks(figure: ElementTree.Element, kind: str) -> dict[str, str]:
+    """What the marks of a figure say, by the first line of it, which is a name."""
+    texts = [str(mark.findtext("title")) for mark in figure.iter("g") if mark.get("class") == kind]
+    return {text.partition("\n")[0]: text for text in texts if text != "None"}
+
+
+def content(text: str) -> object:
+    """What a page says; how matplotlib writes paths may differ between its versions."""
+    words = [[e.text for e in figure.iter() if e.tag in ("text", "title")] for figure in figures(text)]
+    return words, re.sub(r"<svg.*?</svg>", "", text, flags=re.S)
+
+
+def test_the_committed_page_is_up_to_date(rows: list[dict[str, Any]]) -> None:
+    """If this fails: `make zoo`, with --throughput if a model was added."""
     throughput = zoo.read_throughput(THROUGHPUT)
     assert {row["name"] for row in rows if row["throughput"]} == NAMES
     text = PAGE.read_text()
-    assert page(rows, throughput) == text
-    assert not re.search(r"https?://|\bsrc=|@import|url\(", text)  # nothing is fetched
+    assert content(page(rows, throughput)) == content(text)
+    assert page(rows, throughput) == page(rows, throughput)
+    assert not re.search(r"https?://|\bsrc=|@import|url\((?!#)", text)  # nothing is fetched
     for target in re.findall(r'href="(\.\./[^"]+)"', text):
         assert (PAGE.parent / target).is_file()
 
 
-def test_it_is_a_table_without_scripts() -> None:
-    class Static(HTMLParser):
-        def __init__(self) -> None:
-            super().__init__()
-            self.rows, self.hidden, self.points = 0, False, 0
+def test_without_scripts_it_is_a_table_and_plots() -> None:
+    text = PAGE.read_text()
+    assert text.count("<tr data-name=") == len(NAMES) and re.search(r'id="controls" hidden', text)
+    plots = figures(text)
+    assert [set(marks(plot, "point")) for plot in plots] == [PLOTTED] * 3
+    assert "82.1 % (S3 paper), 28.3M parameters" in marks(plots[0], "point")["s3_tiny"]
 
-        def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-            given = dict(attributes)
-            self.rows += tag == "tr" and "data-name" in given
-            self.hidden |= given.get("id") == "controls" and "hidden" in given
-            self.points += tag == "g" and "point" in (given.get("class") or "")
 
-    static = Static()
-    static.feed(PAGE.read_text())
-    assert (static.rows, static.hidden, static.points) == (len(NAMES), True, 3 * len(PLOTTED))
+# Typed from the tables that peers.json names.
+PEERS = {
+    "DeiT-T": (72.2, 5.7e6, 1.2e9, "AutoFormer paper, Table 5"),
+    "Swin-S": (83.0, 50e6, 8.7e9, "S3 paper, Table 1"),
+    "ResNet50": (76.2, 25.5e6, 4.1e9, "S3 paper, Table 1"),
+    "RegNetY-16GF": (80.4, 83e6, 16e9, "S3 paper, Table 1"),
+    "PVT-Large": (81.7, 61.4e6, 9.8e9, "PVT paper, Table 2"),
+    "ConvNeXt-B": (83.8, 89e6, 15.4e9, "ConvNeXt's authors, README of their repository"),
+}
+
+
+def test_peers_are_drawn_with_their_source(rows: list[dict[str, Any]]) -> None:
+    known = {peer["name"]: (peer["top1"], peer["params"], peer["macs"], peer["source"]) for peer in peers()}
+    assert {name: known[name] for name in PEERS} == PEERS
+    for key in ("params", "macs"):
+        drawn = marks(ElementTree.fromstring(plot(rows, key)), "peer")
+        assert set(drawn) == set(known) and all(drawn[name].endswith(known[name][3]) for name in known)
+    assert marks(ElementTree.fromstring(plot(rows, "throughput")), "peer") == {}  # was not measured
 
 
 @pytest.fixture(scope="module")
@@ -136,9 +164,9 @@ def click(browser: Any, selector: str) -> None:
 
 def test_in_a_browser(browser: Any) -> None:
     assert set(visible(browser)) == NAMES
-    for number, plot in enumerate(browser.find_elements("css selector", ".plots svg")):
-        assert {p.get_attribute("data-name") for p in plot.find_elements("css selector", ".point")} == PLOTTED, number
-    assert number == 2
+    plots = browser.find_elements("css selector", ".figures svg")
+    names = [{p.get_attribute("data-name") for p in plot.find_elements("css selector", ".point")} for plot in plots]
+    assert names == [PLOTTED] * 3
 
     before = visible(browser)
     for key in ("params", "macs", "throughput"):
@@ -160,6 +188,10 @@ def test_in_a_browser(browser: Any) -> None:
     field.send_keys("glit")
     assert set(visible(browser)) == {"glit_tiny", "glit_small", "glit_base"}
     assert browser.find_element("css selector", "#count").text == f"3 of {len(NAMES)}"
+    point = browser.find_element("css selector", ".point[data-name=glit_tiny]")
+    browser.execute_script("arguments[0].focus()", point)
+    tip = browser.find_element("css selector", "#tip")
+    assert tip.text.splitlines()[0] == "glit_tiny" and "76.3 % (GLiT paper)" in tip.text
     lit = browser.find_elements("css selector", ".point:not(.off)")
     assert {point.get_attribute("data-name") for point in lit} == {"glit_tiny"}
     field.clear()
@@ -170,5 +202,22 @@ def test_in_a_browser(browser: Any) -> None:
     click(browser, "#trained")
     trained = {"s3_nano", "s3_tiny", "s3_small", "s3_base", "autoformer_tiny", "autoformer_small", "autoformer_base"}
     assert set(visible(browser)) == trained
+    assert browser.find_element("css selector", ".peer").is_displayed()
+    click(browser, "#peers")
+    assert not browser.find_element("css selector", ".peer").is_displayed()
     errors = [entry for entry in browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
     assert errors == []
+
+
+@pytest.mark.parametrize(
+    ("width", "media"), [*((width, "screen") for width in (320, 360, 500, 800, 1000, 1200, 1600)), (718, "print")]
+)
+def test_nothing_is_cut_at_any_width(browser: Any, width: int, media: str) -> None:
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media})
+    screen = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+    cut = browser.execute_script(
+        "return [document.documentElement, ...document.querySelectorAll('.scroll, td, th, .figures > *')]"
+        ".filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.outerHTML.slice(0, 80))"
+    )
+    assert cut == []

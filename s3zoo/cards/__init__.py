@@ -1,19 +1,17 @@
 """Model cards, generated from a model's `config.json` and never typed: README.md and a picture of the genome.
 
-`files(config)` gives both; the same config gives the same bytes. Figures are either measured by a run that the config
-records, and then also in the card's metadata, or they are others' (`paper_figures.json`), named with their source.
+`files(config)` gives both. Results are either measured by a run that the config records, and then also in the card's
+metadata, or published by others (`paper_figures.json`) and named with their source.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
-from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from huggingface_hub import EvalResult, ModelCardData
 
 from s3zoo.arch import Arch
 from s3zoo.cards.facts import (
@@ -29,7 +27,7 @@ from s3zoo.cards.facts import (
 from s3zoo.cards.picture import draw, feature_map, genes
 from s3zoo.models.s3 import timm_differs, timm_model_args
 
-__all__ = ["Facts", "files", "paper_figures", "problems", "registered", "registered_names", "render", "weights_source"]
+__all__ = ["Facts", "files", "paper_figures", "registered", "registered_names", "render", "weights_source"]
 
 PICTURE = "genome.svg"
 # Identifiers of the Hub; a licence that is not among them goes by "other".
@@ -45,14 +43,6 @@ FAMILIES = {
     "ladder": "CLIP ladder: a decoder beside a frozen CLIP tower",
 }
 METRICS = {"top1": "top-1 accuracy (%)", "top5": "top-5 accuracy (%)"}
-HOSTS = (
-    "arxiv.org/",
-    "huggingface.co/",
-    "github.com/microsoft/Cream",
-    "github.com/bychen515/GLiT",
-    "github.com/OliverRensu/Shunted-Transformer",
-    "github.com/huggingface/pytorch-image-models",
-)
 
 
 def files(config: dict[str, Any], repo_id: str | None = None) -> dict[str, str]:
@@ -97,7 +87,7 @@ def _metadata(facts: Facts) -> ModelCardData:
             metric_args={"images": m.get("images"), "interval_95": [_rounded(m.get("low")), _rounded(m.get("high"))]},
         )
         for m in facts.metrics
-        if m["split"] == "test"  # the held-out images were selected on
+        if m["split"] == "test"  # held-out images were used for selection
     ]  # fmt: skip
     if results:
         data |= {"metrics": ["accuracy"], "model_name": facts.title, "eval_results": results}
@@ -128,7 +118,7 @@ def _sizes(facts: Facts) -> list[tuple[str, str]]:
     chans, height, width = facts.input_size
     rows = [("Parameters", f"{facts.params:,}")]
     macs = facts.macs()
-    alone = " of the decoder (the frozen tower is not counted)" if facts.arch.family == "ladder" else ""
+    alone = " of the decoder (without the frozen encoder)" if facts.arch.family == "ladder" else ""
     if macs:
         same = macs["macs_paper"] == macs["macs"]
         also = " and as the family's paper counts" if same and not alone else ""
@@ -147,11 +137,11 @@ def _sizes(facts: Facts) -> list[tuple[str, str]]:
 def _measured(facts: Facts) -> str:
     rows = []
     for m in facts.metrics:
-        interval = f"{m['low']:.2f} to {m['high']:.2f}" if m.get("low") is not None else "none: it was selected on"
+        interval = f"{m['low']:.2f} to {m['high']:.2f}" if m.get("low") is not None else "none (used for selection)"
         title = DATASETS.get(m["dataset"], (m["dataset"],))[0]
         metric = METRICS.get(m["metric"], m["metric"])
         rows.append((title, m["split"], metric, f"{m['value']:.2f}", interval, m.get("images", "")))
-    note = "By the run that made these weights; the interval is Wilson's."
+    note = "Measured by the run that produced these weights; 95 % intervals are Wilson's."
     return _table("Measured", note, ("Data", "Split", "Metric", "Value", "95 % interval", "Images"), rows)
 
 
@@ -165,11 +155,11 @@ def _published(facts: Facts) -> str:
         rows.append((f["dataset"], f["metric"], f["value"], source, f.get("note", "")))
     printed = [f"{paper['params_m']:g}M parameters"]
     if "macs_g" in paper:
-        printed.append(f"{paper['macs_g']:g}G FLOPs (MACs, by our terms)")
+        printed.append(f"{paper['macs_g']:g}G FLOPs (multiply-accumulates)")
     whose = sources[paper["source"]]["whose"]
     note = f"Published for {paper['name']}, **not measured by this project**. {whose}: {', '.join(printed)}."
     note += f" {paper['caveat']}" if "caveat" in paper else ""
-    return _table("Figures of others", note, ("Data", "Metric", "Value", "Source", "With"), rows)
+    return _table("Published results", note, ("Data", "Metric", "Value", "Source", "Setting"), rows)
 
 
 def _genome(arch: Arch, size: tuple[int, int]) -> str:
@@ -204,7 +194,7 @@ def _search(facts: Facts) -> str:
         return ""
     text = FOUND[facts.arch.family].format(name=facts.name.removesuffix("_384"))
     if facts.paper.get("other_network"):
-        text = "Not found by a search: the genome was chosen by this project so that the size is the paper's."
+        text = "Not found by a search: this project chose the genome to match the size that the paper gives."
     return f"## How it was found\n\n{text}"
 
 
@@ -213,7 +203,7 @@ def _origin(facts: Facts) -> list[tuple[str, str]]:
     spent = p.get("cost") or {}
     cost = []
     if "elapsed_seconds" in spent:
-        cost.append(f"{_duration(spent['elapsed_seconds'])} from the first command to the end, pauses included")
+        cost.append(f"{_duration(spent['elapsed_seconds'])} wall-clock time, pauses included")
     cost += [f"{spent['subnets_scored']:,} subnets scored"] if spent.get("subnets_scored") else []
     cost += [f"on {spent['device']}"] if spent.get("device") else []
     cost += [f"{unit}: {spent[unit]}" for unit in ("threads", "processes") if spent.get(unit)]
@@ -224,15 +214,15 @@ def _origin(facts: Facts) -> list[tuple[str, str]]:
         "Settings": f"`{settings}`" if settings else "",
         "Seed": p.get("seed"),
         "Budget": p.get("budget"),
-        "First space": p.get("space"),
+        "Initial space": p.get("space"),
         "Finish": p.get("final"),
         "Mode": p.get("mode"),
-        "Began from": _base(p.get("base")),
+        "Initialised from": _base(p.get("base")),
         "Teacher": _teacher(p.get("teacher")),
         "Supernet": _file(p.get("supernet")),
         "Converted from": _file(p.get("converted_from")),
         "Cost": ", ".join(cost),
-        "Fingerprint of the data": f"`{facts.data['fingerprint']}`" if facts.data.get("fingerprint") else "",
+        "Data fingerprint": f"`{facts.data['fingerprint']}`" if facts.data.get("fingerprint") else "",
         "Versions": ", ".join(f"{name} {version}" for name, version in (p.get("versions") or {}).items()),
         "Commit": f"`{p['commit']}`" if p.get("commit") else "",
     }
@@ -263,7 +253,7 @@ def _trajectory(visited: list[dict[str, Any]]) -> str:
         spans = [" to ".join(quantity(v) for v in step[m]) if step.get(m) else "" for m in ("params", "macs")]
         rows.append((step.get("space", ""), f"{step.get('size', 0):.3g}", *spans, "; ".join(moved) or "-"))
         before = choices
-    return _table("", "Spaces that were visited:", ("Space", "Networks", "Parameters", "MACs", "Moved"), rows)
+    return _table("", "Search spaces visited:", ("Space", "Networks", "Parameters", "MACs", "Changes"), rows)
 
 
 def _use(facts: Facts) -> str:
@@ -277,14 +267,14 @@ def _use(facts: Facts) -> str:
             "`s3zoo convert FILE --to FOLDER`, and load `local-dir:FOLDER` with `pretrained=True`."
         )
     elif not facts.has_weights:
-        tower = " (`pretrained_tower=True` loads those of the tower)" if facts.arch.family == "ladder" else ""
+        tower = " (`pretrained_tower=True` loads those of the CLIP encoder)" if facts.arch.family == "ladder" else ""
         parts.append(f"No weights are published: this builds the network with random ones{tower}.")
     plain = _plain_timm(facts)
     return "\n\n".join(parts + ([plain] if plain else []))
 
 
 def snippet(facts: Facts) -> str:
-    """Python that loads the model and looks at an image; it runs as it stands (a folder's card: in that folder)."""
+    """Python that loads the model and classifies an image; it runs as it stands (a folder's card: in that folder)."""
     name = f"hf-hub:{facts.repo_id}" if facts.repo_id else "local-dir:." if facts.own else facts.tagged
     trained = ", pretrained=True" if facts.has_weights else ""
     channels, height, width = facts.input_size
@@ -333,15 +323,15 @@ def _plain_timm(facts: Facts) -> str:
 def _limits(facts: Facts) -> str:
     data = DATASETS.get(facts.dataset or "", (facts.dataset,))[0]
     dense = facts.arch.family != "ladder"
-    use = "feature maps for dense tasks (`features_only=True`)" if dense else "decoders beside a frozen CLIP tower"
+    use = "feature maps for dense tasks (`features_only=True`)" if dense else "decoders on a frozen CLIP encoder"
     lines = [f"Image classification, {use}, and research on architectures."]
     if facts.has_weights and data:
         lines.append(
-            f"The weights know the classes and the kind of images of {data} and no others, and what is one-sided"
-            " there is in them. They were not examined for fairness or safety: do not let them decide about people."
+            f"The weights were trained on {data} only: they recognise its classes, in images like its own, and carry"
+            " its biases. They were not evaluated for fairness or safety; do not use them for decisions about people."
         )
     if facts.dataset == "digits":
-        lines.append("Images of 8 x 8 grey pixels: a demonstration of the pipeline, not a reader of handwriting.")
+        lines.append("The images are 8 x 8 grey pixels: a demonstration of the pipeline, not a handwriting recogniser.")
     return "## Intended use and limits\n\n" + " ".join(lines)
 
 
@@ -351,7 +341,7 @@ def _licence(facts: Facts) -> str:
         text = f"Weights: {named.get(facts.licence, facts.licence)}."
         title, terms, _ = DATASETS.get(facts.dataset or "", (facts.dataset, facts.data.get("license"), None))
         if title:
-            text += f" Data: {title}, {terms or 'licence not known: look before you publish'}."
+            text += f" Data: {title}, {terms or 'licence unknown: check before publishing'}."
     else:
         text = "There are no weights."
     beside = "" if facts.own else " Sources of weights and their terms: [NOTICE](../../NOTICE)."
@@ -363,7 +353,7 @@ def _sources(facts: Facts) -> str:
     source = paper_figures()["sources"][facts.paper.get("source", family)]
     link = f"[{source['title']}]({source['url']})" if "url" in source else source["title"]
     origin = facts.cfg.get("origin_url")
-    return f"## Paper\n\n{link}" + (f"; [code of the authors]({origin})" if origin and not facts.own else "")
+    return f"## Paper\n\n{link}" + (f"; [authors' code]({origin})" if origin and not facts.own else "")
 
 
 # Text
@@ -391,27 +381,3 @@ def _table(title: str, note: str, head: tuple[str, ...], rows: Sequence[tuple[An
     cells = [[" ".join(str(cell).split()).replace("|", "\\|") for cell in line] for line in lines]
     table = "\n".join(f"| {' | '.join(line)} |" for line in cells)
     return "\n\n".join(filter(None, (f"## {title}" if title else "", note, table)))
-
-
-# Check
-
-
-def problems(text: str, folder: Path | None = None) -> list[str]:
-    """What is wrong with a card, in sentences: metadata, links (beside it, with `folder`), paths of a machine."""
-    try:
-        data: Any = ModelCard(text).data
-    except Exception as error:  # of yaml, or of the Hub's library
-        return [f"it cannot be parsed: {' '.join(str(error).split())}"]
-    said = [f"the metadata lack {key}" for key in ("library_name", "pipeline_tag", "tags") if not data.get(key)]
-    if data.get("license") not in (None, *LICENCES):
-        said.append(f"license is {data.get('license')!r}, not one of {', '.join(LICENCES)}")
-    if not all(0 <= result.metric_value <= 100 for result in data.get("eval_results") or []):
-        said.append("an accuracy is not between 0 and 100")
-    for link in re.findall(r"\]\(([^)\s]+)\)", text):
-        if "://" not in link:
-            if folder is not None and not (folder / link).is_file():
-                said.append(f"its link {link} leads nowhere")
-        elif not link.startswith(tuple(f"https://{host}" for host in HOSTS)):
-            said.append(f"it links to {link}")
-    found = re.findall(r"(?<![\w.~])/(?:home|root|tmp|work|Users)/\S*", text)
-    return said + [f"it holds a path of a machine: {path}" for path in found]

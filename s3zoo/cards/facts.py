@@ -22,6 +22,7 @@ DATASETS: dict[str, tuple[str, str, str | None]] = {
     "torch/cifar100": ("CIFAR-100", "no licence stated by its authors", "uoft-cs/cifar100"),
 }
 NO_WEIGHTS, TO_CONVERT = "none", "authors' file, to convert"
+LOADABLE = ("bundled", "Hub", "cut from")  # how the sources of weights that `pretrained=True` loads begin
 
 
 @functools.cache

@@ -1,16 +1,15 @@
-"""The genome as SVG, written by hand so that the bytes depend on no library: a column per block, a row per gene."""
+"""The genome of a network as a picture: a column per block, a row per gene, the darker the larger within its row."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from itertools import accumulate
 from typing import Any
-from xml.sax.saxutils import escape
 
+from s3zoo import drawing
 from s3zoo.arch import Arch, Block, GLiTBlock
 
-CELL, ROW, LABEL, GAP, TOP, EDGE = 34, 24, 104, 12, 42, 12
-INK, PALE, DEEP = "#1f2937", (222, 235, 250), (30, 64, 145)
+CELL, ROW, LABEL, GAP, TOP, EDGE = 34, 24, 104, 12, 42, 12  # pixels: a cell, the row names, gaps and margins
 
 
 def genes(block: Block) -> dict[str, int | float | None]:
@@ -26,48 +25,47 @@ def feature_map(arch: Arch, stage: int, size: tuple[int, int]) -> str:
     return " x ".join(str(-(-side // (arch.patch_size * 2**stage))) for side in size)
 
 
+@drawing.style()
 def draw(arch: Arch, size: tuple[int, int], title: str) -> str:
-    """The darker a cell, the larger the gene within its row."""
-    columns = [(i, {"embed_dim": s.embed_dim, **genes(b)}) for i, s in enumerate(arch.stages) for b in s.blocks]
-    values = [value for _, value in columns]
-    left = [LABEL + j * CELL + i * GAP for j, (i, _) in enumerate(columns)]
-    width, height = left[-1] + CELL + EDGE, TOP + ROW * len(values[0]) + EDGE
-    frame = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
-    lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" {frame} font-family="sans-serif" font-size="12" role="img">',
-        f"<title>{escape(title)}</title>",
-        f'<rect width="{width}" height="{height}" rx="8" fill="#ffffff"/>',
-        *_stages(arch, left, size),
-        *_rows(values, left),
-        "</svg>",
+    """The picture as an SVG file for light and dark pages."""
+    from matplotlib.patches import FancyBboxPatch
+
+    columns: list[dict[str, Any]] = [
+        {"embed_dim": stage.embed_dim, **genes(block)} for stage in arch.stages for block in stage.blocks
     ]
-    return "\n".join(lines) + "\n"
+    stage_of = [i for i, stage in enumerate(arch.stages) for _ in stage.blocks]
+    left = [LABEL + j * CELL + i * GAP for j, i in enumerate(stage_of)]
+    width, height = left[-1] + CELL + EDGE, TOP + ROW * len(columns[0]) + EDGE
+    figure, ax = drawing.figure(width, height)
+    figure.set_layout_engine("none")
+    ax.set_position((0, 0, 1, 1))
+    ax.set_xlim(0, width)
+    ax.set_ylim(height, 0)
+    ax.set_axis_off()
+    card, ink = drawing.colour("card"), drawing.colour("ink")
 
-
-def _stages(arch: Arch, left: list[int], size: tuple[int, int]) -> Iterator[str]:
-    first = 0
-    for i, stage in enumerate(arch.stages):
-        x, end = left[first], left[first + stage.depth - 1] + CELL
-        where = feature_map(arch, i, size) if stage.depth > 1 else f"{i + 1}"
-        label = where if len(arch.stages) > 1 else f"{stage.depth} blocks on {feature_map(arch, 0, size)} patches"
-        yield f'<text x="{x + 1}" y="20" fill="{INK}">{label}</text>'
-        yield f'<line x1="{x + 1}" y1="28" x2="{end - 1}" y2="28" stroke="{INK}" stroke-width="2"/>'
-        first += stage.depth
-
-
-def _rows(values: list[dict[str, Any]], left: list[int]) -> Iterator[str]:
-    for r, name in enumerate(values[0]):
+    ends = list(accumulate(arch.depths))
+    for i, (end, depth) in enumerate(zip(ends, arch.depths, strict=True)):
+        x, last = left[end - depth], left[end - 1] + CELL
+        where = feature_map(arch, i, size) if depth > 1 else f"{i + 1}"
+        text = where if len(arch.stages) > 1 else f"{depth} blocks on {feature_map(arch, 0, size)} patches"
+        ax.text(x + 1, 20, text, size=12)
+        ax.plot((x + 1, last - 1), (28, 28), color=ink, linewidth=2, clip_on=False)
+    for r, name in enumerate(columns[0]):
         y = TOP - 6 + r * ROW
-        yield f'<text x="{LABEL - 8}" y="{y + 16}" text-anchor="end" fill="{INK}">{name}</text>'
-        known = [v[name] for v in values if v[name] is not None]
+        ax.text(LABEL - 8, y + 16, name, size=12, horizontalalignment="right")
+        known = [column[name] for column in columns if column[name] is not None]
         low, high = (min(known), max(known)) if known else (0, 0)
-        for x, block in zip(left, values, strict=True):
-            value = block[name]
+        for block, (x, column) in enumerate(zip(left, columns, strict=True)):
+            value = column[name]
             if value is None:
                 continue
             share = (value - low) / (high - low) if high > low else 0.2
-            fill = "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in zip(PALE, DEEP, strict=True))
-            box = f'x="{x + 1}" y="{y + 1}" width="{CELL - 2}" height="{ROW - 2}" rx="3"'
-            ink = "#ffffff" if share > 0.5 else INK
-            yield f'<rect {box} fill="{fill}"/>'
-            yield f'<text x="{x + CELL // 2}" y="{y + 16}" text-anchor="middle" fill="{ink}">{value:g}</text>'
+            cell = FancyBboxPatch(
+                (x + 4, y + 4), CELL - 8, ROW - 8, boxstyle="round,pad=3,rounding_size=3", linewidth=0,
+                facecolor=drawing.colour("blue"), alpha=round(0.12 + 0.88 * share, 2), clip_on=False,
+            )  # fmt: skip
+            ax.add_artist(drawing.tag(cell, "cell", block=f"{block}"))
+            ax.text(x + CELL / 2, y + 16, f"{value:g}", size=12, color=card if share > 0.6 else ink,
+                    horizontalalignment="center")  # fmt: skip
+    return drawing.svg(figure, "genome", label=title, standalone=True)

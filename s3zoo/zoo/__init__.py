@@ -1,11 +1,12 @@
 """Every model of the zoo: as a table, as a page to browse, and as model cards.
 
-The page needs neither a network nor a script; with one, its columns sort and its rows filter. Where nothing was
-measured here, an accuracy is the paper's and says so. Throughput is measured by --throughput and kept in a file.
+The page loads nothing from elsewhere and works without scripts; with them its columns sort and its rows filter. An
+accuracy that was not measured by this project is the paper's, and says so. --throughput measures images per second and
+keeps them in a file.
 
 examples:
   s3zoo zoo --family s3
-  s3zoo zoo --cards --html docs/zoo.html        what to run in a clone after a model was added
+  s3zoo zoo --cards --html docs/zoo.html        in a clone, after a model was added (`make zoo`)
   s3zoo zoo --throughput --html docs/zoo.html   measure what docs/throughput.json lacks, then write the page
 """
 
@@ -28,7 +29,7 @@ from s3zoo.cards import Facts, files, registered, registered_names, weights_sour
 from s3zoo.cards.facts import NO_WEIGHTS, quantity
 from s3zoo.files import replacing
 from s3zoo.models import MODELS
-from s3zoo.zoo.page import page
+from s3zoo.zoo.page import page, plot
 
 BATCH, ROUNDS = 8, 3
 Row = dict[str, Any]
@@ -160,6 +161,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--family", choices=tuple(MODELS), help="of the table alone")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--html", metavar="PATH", type=Path, help="write the page to browse")
+    parser.add_argument("--plot", metavar="PATH", type=Path, help="write accuracy against parameters as a .svg file")
     parser.add_argument("--cards", metavar="FOLDER", type=Path, nargs="?", const=Path("model_cards"),
                         help="write a card per model (into model_cards unless given)")  # fmt: skip
     parser.add_argument("--throughput", choices=("missing", "all"), nargs="?", const="missing",
@@ -184,6 +186,9 @@ def main(argv: list[str] | None = None) -> int:
     if args.html:
         _write(args.html, page(found, throughput))
         say(f"wrote {args.html}")
+    if args.plot:
+        _write(args.plot, plot(found, "params", standalone=True))
+        say(f"wrote {args.plot}")
     shown = [row for row in found if args.family in (None, row["family"])]
     print(json.dumps(shown, indent=1) if args.json else table(shown))
     return 0
