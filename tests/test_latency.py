@@ -16,7 +16,7 @@ from s3zoo.files import Records
 from s3zoo.models import MODELS
 from s3zoo.search import latency
 from s3zoo.search.config import ArchSearch
-from s3zoo.search.latency import LatencyTable, Part, parts, plan, space_parts
+from s3zoo.search.latency import LatencyTable, Part, covering_archs, parts, space_parts
 from s3zoo.search.pipeline import Search
 from s3zoo.space import GLIT_TINY, S3_INITIAL, S4_SWIN, Space, _autoformer, glit_details, glit_space, s3_space
 from s3zoo.training.log import Log
@@ -83,7 +83,7 @@ def test_every_network_has_its_parts_in_the_table_and_few_networks_show_them(spa
     rng = random.Random(0)
     for _ in range(200):
         assert set(parts(space.sample(rng).effective(size))) <= set(wanted)
-    archs = plan(space, wanted)
+    archs = covering_archs(space, wanted)
     assert {part for arch in archs for part in parts(arch)} >= set(wanted)
     most = max(sum(p.stage == s and p.genes is not None for p in wanted) for s in range(space.num_stages))
     assert len(archs) == most  # as many as the most varied stage has blocks
@@ -109,7 +109,8 @@ def test_parts_add_up_to_whole_networks(space, monkeypatch):
     archs = [space.smallest(), space.largest(), space.sample(random.Random(5))]
     worst = 0.0
     for _ in range(5):
-        table = LatencyTable.measure(space, **SHAPE, batch_size=4, repeats=9)
+        table = LatencyTable.empty(space, **SHAPE, batch_size=4)
+        table.cover(space, repeats=9)
         ratios = [table(arch) / (1e3 * whole) for arch, whole in zip(archs, seconds(archs), strict=True)]
         worst = max(max(ratio, 1 / ratio) for ratio in ratios)
         if worst < 1.35:
@@ -303,7 +304,7 @@ def test_a_stop_while_measuring(tmp_path: Path, monkeypatch):
     part.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert search(run, tmp_path)["winners"]
     missing = space_parts(run.space, 8)
-    assert len(calls) == 2 * len(plan(run.space, missing)) and not part.exists()
+    assert len(calls) == 2 * len(covering_archs(run.space, missing)) and not part.exists()
     entries = LatencyTable.load(tmp_path / "latency.json").entries
     blocks = {number for number in slow if missing[number].genes is not None}  # in no other network
     assert {number for number, key in enumerate(missing) if entries[key] > 1e3} == blocks

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import time
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,15 +15,15 @@ from s3zoo.files import Records
 from s3zoo.search.racing import Race, packed, unpacked
 from s3zoo.supernet import Supernet, recalibrate
 from s3zoo.training.accuracy import accuracy, hits, wilson
-from s3zoo.training.checkpoint import AUTOSAVE_SECONDS
 from s3zoo.training.data import ImageData
 from s3zoo.training.distributed import Ranks
 from s3zoo.training.log import Log
-from s3zoo.training.loop import Interrupted, Stop
+from s3zoo.training.loop import Stop
+from s3zoo.training.resumable import AUTOSAVE_SECONDS, Row, resumable
 
 __all__ = ["Evaluator", "RacingEvaluator", "accuracy", "hits", "wilson"]
 
-CHUNK = 16  # subnets per rank between two records, or as many as take about AUTOSAVE_SECONDS
+SUBNETS = 16  # of a rank between two records, or as many as take about AUTOSAVE_SECONDS
 PART = 512  # images that are scored at once,
 PIXELS = 128 * 224 * 224  # or as many as have so many pixels
 
@@ -83,60 +83,66 @@ class Evaluator:
         wanted = list(dict.fromkeys(self.identity(arch) for arch in archs))
         new = [arch for arch in wanted if arch not in self.scores]
         for answered in self.answers(new, np.arange(self.data.search_size)):
-            self.add((arch, float(right.mean() * 100)) for arch, right in answered)
+            fresh = {arch: float(right.mean() * 100) for arch, right in answered}
+            self.scores |= fresh
+            self._records.append(
+                {"arch": arch.to_dict(), "accuracy": score, **self.price(arch)} for arch, score in fresh.items()
+            )
         self._unfinished.clear()
         return [self.scores[self.identity(arch)] for arch in archs]
 
     def answers(self, archs: Sequence[Arch], images: np.ndarray) -> Iterator[list[tuple[Arch, np.ndarray]]]:
-        """Which of these images each subnet classifies rightly; in the order of the subnets, as they are complete."""
+        """Which of these images each subnet classifies rightly: those that are complete, in the order of `archs`.
+
+        The unit of work is a subnet's answers to one part of the images. For subnets A, B, C and two parts p, q, with
+        two ranks and a kill after the first meeting, the file `unfinished` grows like this:
+
+            rank 0 has A and C, rank 1 has B          rows: A p, A q from rank 0; B p from rank 1
+            they meet: A is complete                  -> [(A, its answers to p and q, one after the other)]
+            killed; the next process reads the rows   lacking: B (its part q) and C (both)
+            rank 0 has B now, rank 1 has C            rows: B q; C p, C q
+            they meet: B and C are complete           -> [(B, …), (C, …)]
+
+        So no part is asked twice, a subnet is built on one rank only, and C waits for B, whoever is first: what the
+        caller writes down does not depend on kills or on the number of ranks.
+        """
         parts = self._parts(images)
         names = [hashlib.sha256(part.astype("<i8").tobytes()).hexdigest()[:16] for part in parts]
         known = {(row["arch"], row["images"]): row["right"] for row in self._unfinished.rows}
-        lacking = [arch for arch in archs if any((arch.key, name) not in known for name in names)]
-        own = self._tasks(self.ranks.share(lacking), parts, names, known)
-        meter, given = self.log.progress(self.name, len(archs)), 0
-        while given < len(archs):
-            fresh: list[dict[str, Any]] = []
-            begun, subnets = time.monotonic(), set()
-            for key, name, right in own:
-                fresh.append({"arch": key, "images": name, "right": packed(right)})
-                subnets.add(key)
-                if time.monotonic() - begun > AUTOSAVE_SECONDS or (len(subnets) >= CHUNK and name == names[-1]):
-                    break
-            news = [row for rows in self.ranks.gather([fresh]) for row in rows]
-            self._unfinished.append(news)
-            known |= {(row["arch"], row["images"]): row["right"] for row in news}
-            answered = []
-            while given < len(archs) and all((archs[given].key, name) in known for name in names):
-                rows = [unpacked(known[archs[given].key, name], len(p)) for name, p in zip(names, parts, strict=True)]
-                answered.append((archs[given], np.concatenate(rows)))
-                given += 1
-            yield answered
+        given = 0
+
+        def complete(arch: Arch) -> bool:
+            return all((arch.key, name) in known for name in names)
+
+        def asked(own: list[Arch]) -> Iterator[Row]:
+            for arch in own:
+                model = self.ready(arch)
+                for name, part in zip(names, parts, strict=True):
+                    if (arch.key, name) not in known:
+                        yield {"arch": arch.key, "images": name, "right": packed(self._hits(model, part))}
+
+        def reached() -> str:
+            return f"{self.name}: stopped after {len(self.scores)} scores"
+
+        def completed() -> list[tuple[Arch, np.ndarray]]:
+            found = []
+            for arch in itertools.takewhile(complete, archs[given:]):
+                rows = [unpacked(known[arch.key, name], len(p)) for name, p in zip(names, parts, strict=True)]
+                found.append((arch, np.concatenate(rows)))
+            return found
+
+        meter = self.log.progress(self.name, len(archs))
+        work = resumable(
+            [arch for arch in archs if not complete(arch)], asked, self._unfinished, self.ranks, self.stop,
+            reached=reached, most=SUBNETS * len(parts), every=AUTOSAVE_SECONDS,
+        )  # fmt: skip
+        for rows in itertools.chain([self._unfinished.rows], work):
+            known |= {(row["arch"], row["images"]): row["right"] for row in rows}
+            if answered := completed():
+                given += len(answered)
+                yield answered
             meter.update(given, **({"best": max(self.scores.values())} if self.scores else {}))
-            self.pause()
         self.log.close_progress()
-
-    def _tasks(
-        self, archs: Sequence[Arch], parts: list[np.ndarray], names: list[str], known: Container[tuple[str, str]]
-    ) -> Iterator[tuple[str, str, np.ndarray]]:
-        for arch in archs:
-            model = self.ready(arch)
-            for name, part in zip(names, parts, strict=True):
-                if (arch.key, name) not in known:
-                    yield arch.key, name, self._hits(model, part)
-
-    def add(self, scored: Iterable[tuple[Arch, float]]) -> None:
-        rows = []
-        for arch, score in scored:
-            self.scores[arch] = score
-            rows.append({"arch": arch.to_dict(), "accuracy": score, **self.price(arch)})
-        self._records.append(rows)
-
-    def pause(self) -> None:
-        """The moment between records, where a stop loses nothing."""
-        if any(self.ranks.gather([self.stop.asked])):
-            self.log.close_progress()
-            raise Interrupted(f"{self.name}: stopped after {len(self.scores)} scores; the same command resumes there.")
 
 
 class RacingEvaluator(Evaluator):
@@ -196,7 +202,6 @@ class RacingEvaluator(Evaluator):
         self._records.append([*rows, {"race": {"forwards": self._race.forwards}}])
         self._unfinished.clear()
         self._statistics.clear()
-        self.pause()
         return [score.accuracy for score in scores]
 
     def _replay(self, archs: Sequence[Arch]) -> list[float]:

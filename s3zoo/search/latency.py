@@ -16,7 +16,7 @@ import math
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,9 +28,13 @@ from s3zoo.arch import FAMILIES, Arch, Block, Stage
 from s3zoo.files import Records, read_json, write_json
 from s3zoo.models import MODELS
 from s3zoo.space import Space
+from s3zoo.training.distributed import Ranks
 from s3zoo.training.log import Log
+from s3zoo.training.loop import Stop
+from s3zoo.training.resumable import resumable
 
 SCHEMA_VERSION = 1
+ALONE = Ranks(0, 1, torch.device("cpu"))
 ROUNDS = 3  # over all networks, so that a slow minute of the machine does not fall on one candidate alone
 
 
@@ -92,18 +96,6 @@ class LatencyTable:
         shape = {"img_size": img_size, "num_classes": num_classes, "in_chans": in_chans, "batch_size": batch_size}
         return cls(Setting(**kind, **shape, **this_device(where), torch=torch.__version__, tower=tower))  # type: ignore[arg-type]
 
-    @classmethod
-    def measure(
-        cls, space: Space, *, img_size: int | tuple[int, int] = 224, num_classes: int = 1000, in_chans: int = 3,
-        batch_size: int = 1, device: torch.device | str = "cpu", tower: str = "", repeats: int = 10,
-        log: Log | None = None,
-    ) -> LatencyTable:  # fmt: skip
-        """A table that covers a space."""
-        shape: dict[str, Any] = {"img_size": img_size, "num_classes": num_classes, "in_chans": in_chans}
-        table = cls.empty(space, **shape, batch_size=batch_size, device=device, tower=tower)
-        table.cover(space, repeats=repeats, log=log)
-        return table
-
     def __call__(self, arch: Arch) -> float:
         self._check_kind(arch)
         try:
@@ -121,40 +113,49 @@ class LatencyTable:
 
     def cover(
         self, space: Space, repeats: int = 10, *, log: Log | None = None, measured: Records | None = None,
-        stopped: Callable[[], bool] = lambda: False,
+        ranks: Ranks = ALONE, stop: Stop | None = None,
     ) -> None:  # fmt: skip
-        """Measure what the table lacks of a space; what it has stays as it is. Nothing is added if stopped halfway,
-        but what was measured until then is in `measured`, where the next attempt takes it up."""
+        """Measure what the table lacks of a space; what it has stays as it is.
+
+        The first rank measures, and its numbers hold on all. When it is stopped nothing is added, but what was measured
+        until then is in `measured`, where the next attempt continues.
+        """
         missing = self.missing(space)
         if not missing:
             return
         if repeats < 1:
             raise ValueError(f"Latencies are to be measured {repeats} times, but must be at least once.")
         setting, here = self.setting, this_device(self.setting.device)
-        if here != {key: getattr(setting, key) for key in here}:
+        if ranks.first and here != {key: getattr(setting, key) for key in here}:
             raise ValueError(
                 f"The latency table was measured on {_where(dataclasses.asdict(setting))} and lacks"
                 f" {_show(missing[0])} of space {space.name!r}, but this is {_where(here)}; measure it there."
             )
-        log, measured = log or Log(None, speaks=False), measured or Records(None)
+        log, measured, stop = log or Log(None, speaks=False), measured or Records(None), stop or Stop()
         rounds = min(ROUNDS, repeats)
-        archs = plan(space, missing)
+        archs = covering_archs(space, missing)
         order = [arch for _ in range(rounds) for arch in archs]
-        work = [repeats, dataclasses.asdict(setting), *(arch.key for arch in order)]
-        task = hashlib.sha256(json.dumps(work).encode()).hexdigest()[:16]
+        identity = [repeats, dataclasses.asdict(setting), *(arch.key for arch in order)]
+        task = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
         if any(row["task"] != task for row in measured.rows):  # on another device, or already in the table
             measured.clear()
         meter = log.progress(f"latency of {space.name}", len(order), len(measured.rows))
         numbers = {part: i for i, part in enumerate(missing)}
-        for arch in order[len(measured.rows) :]:
-            if stopped():
-                break
-            times = self._timed(arch, math.ceil(repeats / rounds))
-            measured.append([{"task": task, "ms": [(numbers[part], ms) for part, ms in times if part in numbers]}])
+
+        def timed(firsts: list[int]) -> Iterator[dict[str, Any]]:
+            for first in firsts:
+                for arch in order[first:]:
+                    times = self._timed(arch, math.ceil(repeats / rounds))
+                    yield {"task": task, "ms": [(numbers[part], ms) for part, ms in times if part in numbers]}
+
+        def reached() -> str:
+            return f"latency: stopped after {len(measured.rows)} of {len(order)} networks"
+
+        done = len(measured.rows)
+        items = [done] if done < len(order) else []
+        for _ in resumable(items, timed, measured, ranks, stop, reached=reached, every=0.0):
             meter.update(len(measured.rows))
         log.close_progress()
-        if len(measured.rows) < len(order):
-            return
         samples: dict[Part, list[float]] = {part: [] for part in missing}
         for row in measured.rows:
             for number, ms in row["ms"]:
@@ -302,8 +303,12 @@ def space_parts(space: Space, img_size: int | tuple[int, int]) -> list[Part]:
     return list(found)
 
 
-def plan(space: Space, wanted: Iterable[Part]) -> list[Arch]:
-    """Few networks that have all these parts: greedily the widths that show most of what is not yet seen."""
+def covering_archs(space: Space, wanted: Iterable[Part]) -> list[Arch]:
+    """Few networks that together have all these parts.
+
+    A set cover, greedily: of all combinations of the stages' widths, the next network has the one under which most of
+    the parts not yet covered can be measured at once, one block of each stage and what lies between the stages.
+    """
     waiting: dict[tuple[int, int], list[Block]] = {}  # by stage and width
     frames: set[Part] = set()
     for part in wanted:

@@ -49,7 +49,7 @@ from s3zoo.training.distributed import Ranks
 from s3zoo.training.features import FeatureData, tower_of, tower_record
 from s3zoo.training.folder import check_folder, claim_folder
 from s3zoo.training.log import Log
-from s3zoo.training.loop import Interrupted, ModelTask, Stop, SupernetTask, check, fit, seed_from
+from s3zoo.training.loop import ModelTask, Stop, SupernetTask, check, fit, seed_from
 from s3zoo.training.provenance import provenance as record
 
 HEALTH_IMAGES = 512
@@ -326,15 +326,11 @@ class Search:
         """Let the latency table cover a space; the numbers of the first rank hold on all."""
         if self.latency is None:
             return
+        repeats, measured = self.run.arch_search.latency_repeats, self._records(self.folder / "latency.part.jsonl")
+        self.latency.cover(space, repeats, log=self.log, measured=measured, ranks=self.ranks, stop=self.stop)
         if self.ranks.first:
-            repeats, measured = self.run.arch_search.latency_repeats, Records(self.folder / "latency.part.jsonl")
-            self.latency.cover(space, repeats, log=self.log, stopped=lambda: self.stop.asked, measured=measured)
-            if not self.latency.missing(space):
-                self.latency.save(self.folder / "latency.json")
-                measured.clear()
-        self.latency.entries |= self.ranks.from_first(self.latency.entries)
-        if self.latency.missing(space):
-            raise Interrupted("latency: stopped before all was measured; the same command resumes there.")
+            self.latency.save(self.folder / "latency.json")
+        measured.clear()
 
     def _evaluator(self, supernet: Supernet, path: Path | None, name: str, *, racing: bool = False) -> Evaluator:
         records = self._records(path) if path is not None else Records(None)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from s3zoo.files import read_json, write_json
-from s3zoo.training.checkpoint import AUTOSAVE_SECONDS
 from s3zoo.training.distributed import Ranks
-from s3zoo.training.loop import Interrupted, Stop
+from s3zoo.training.loop import Stop
+from s3zoo.training.resumable import AUTOSAVE_SECONDS, Row, resumable
 
 
 @torch.no_grad()
@@ -34,30 +34,48 @@ def accuracy(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], device:
 def resumable_accuracy(
     path: Path, model: nn.Module, batches: Callable[[int], Iterable[tuple[Tensor, Tensor]]], ranks: Ranks, stop: Stop
 ) -> dict[str, float]:
-    """The same with the count in a file, where a later process takes it up. `batches(n)` begins with batch n."""
-    state = {"batches": 0, "right": 0, "images": 0, "whole": False}
-    state = ranks.from_first(read_json(path) if ranks.first and path.exists() else state)
+    """The same with the count so far in a file, which a later process continues. `batches(n)` begins with batch n.
 
-    def secure() -> None:
-        if ranks.first:
-            write_json(path, state)
+    Images come one after the other, so the first rank counts and the others wait.
+    """
+    count = _Count(path, ranks)
+
+    def counted(firsts: list[int]) -> Iterator[Row]:
+        for first in firsts:
+            for images, targets in batches(first):
+                right = int(hits(model, images, targets, ranks.device).sum()) if len(targets) else 0
+                yield {"right": right, "images": len(targets)}
+
+    def reached() -> str:
+        return f"scoring: stopped after {count.state['images']} images"
 
     model.eval()
-    secured = time.monotonic()
-    for images, targets in () if state["whole"] else batches(state["batches"]):
-        state["batches"] += 1
-        state["images"] += len(targets)
-        state["right"] += int(hits(model, images, targets, ranks.device).sum()) if len(targets) else 0
-        asked = any(ranks.gather([stop.asked]))
-        if asked or time.monotonic() - secured > AUTOSAVE_SECONDS:
-            secure()
-            secured = time.monotonic()
-        if asked:
-            raise Interrupted(f"scoring: stopped after {state['images']} images; the same command resumes there.")
-    if not state["whole"]:
-        state = ranks.from_first(state | {"whole": True})  # unlike devices may differ in an image
-        secure()
-    return _with_interval(state["right"], state["images"])
+    items = [] if count.state["whole"] else [count.state["batches"]]
+    for _ in resumable(items, counted, count, ranks, stop, reached=reached, every=AUTOSAVE_SECONDS):
+        pass
+    if items:
+        count.write(whole=True)
+    return _with_interval(count.state["right"], count.state["images"])
+
+
+class _Count:
+    """How many images of how many batches were right: a file that is replaced, not appended to."""
+
+    def __init__(self, path: Path, ranks: Ranks) -> None:
+        self.path, self.ranks = path, ranks
+        begun = {"batches": 0, "right": 0, "images": 0, "whole": False}
+        self.state: dict[str, Any] = ranks.from_first(read_json(path) if ranks.first and path.exists() else begun)
+
+    def append(self, rows: Iterable[Row]) -> None:
+        for row in rows:
+            self.state["batches"] += 1
+            self.state |= {key: self.state[key] + value for key, value in row.items()}
+        self.write()
+
+    def write(self, **changes: Any) -> None:
+        self.state |= changes
+        if self.ranks.first:
+            write_json(self.path, self.state)
 
 
 def _with_interval(right: int, total: int) -> dict[str, float]:

@@ -17,8 +17,6 @@ from torch import Tensor
 
 from s3zoo.files import disk_full_as_user_error, read_json, sha256, write_json
 
-AUTOSAVE_SECONDS = 20.0  # between two savings of work besides training: a kill loses no more
-
 
 def save(folder: Path, step: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> Path:
     """Write one checkpoint, then remove all but the newest two."""

@@ -12,7 +12,8 @@ Label smoothing is for the labels alone. After Mixup the teacher sees the mixed 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,15 @@ from safetensors.torch import load_file, save_file
 from timm.task import DistillationTeacher
 from torch import Tensor, nn
 
-from s3zoo.files import disk_full_as_user_error, replacing
+from s3zoo.files import replacing
 from s3zoo.training.config import Data, Distil
 from s3zoo.training.data import ImageData
 from s3zoo.training.distributed import Ranks
 from s3zoo.training.features import augmentations
 from s3zoo.training.log import Log
-from s3zoo.training.loop import Inputs, Interrupted, ModelTask, Stop, cross_entropy
+from s3zoo.training.loop import Inputs, ModelTask, Stop, cross_entropy
 from s3zoo.training.opening import digest, label_names, open_model
+from s3zoo.training.resumable import fill_arrays, row_groups
 
 
 def distil_loss(student: Tensor, teacher: Tensor, kind: str, temperature: float) -> Tensor:
@@ -69,6 +71,7 @@ class Teacher:
                 " such data."
             )
         self.config = config
+        self.classes = len(classes)
         self.identity = {"name": config.teacher, "sha256": digest(model)}
         self.net = DistillationTeacher(model.to(device).requires_grad_(False), device=device)
         shape = (1, -1, 1, 1)
@@ -81,26 +84,30 @@ class Teacher:
 
     def keep(self, data: ImageData, path: Path, ranks: Ranks, log: Log, stop: Stop, *, batch: int = 64) -> None:
         """Ask about every training image once; the answers are a file of the run."""
-        if not path.exists():
+        part, size = path.with_suffix(".part"), data.train_size
+        if not ranks.from_first(path.exists()):
             log.say("teacher: asking it about every training image, once")
-            places = np.arange(data.train_size)
-            groups = ranks.share(np.array_split(places, -(-len(places) // batch)))
-            meter = log.progress("teacher", len(groups))
-            own: list[Tensor] = []
-            for images, _ in data.train_groups(groups):
-                own.append(self(images.to(ranks.device)).cpu())
-                meter.update(len(own))
-                if stop.asked and ranks.world == 1:
-                    log.close_progress()
-                    raise Interrupted("teacher: stopped while it was asked; the same command asks again.")
-            log.close_progress()
-            logits = torch.cat(ranks.gather(own))
+            meter = log.progress("teacher", size)
+
+            def answered(own: list[range]) -> Iterator[dict[str, np.ndarray]]:
+                for images, _ in data.train_groups([np.arange(group.start, group.stop) for group in own]):
+                    yield {"logits": self(images.to(ranks.device)).cpu().numpy()}
+
             if ranks.first:
-                with disk_full_as_user_error(path), replacing(path) as temporary:
-                    save_file({"logits": logits}, temporary)
+                part.mkdir(parents=True, exist_ok=True)
+            columns = {"logits": ("<f4", (size, self.classes))}
+            if not ranks.from_first((part / "logits.npy").exists()):
+                groups = row_groups(size, batch)
+                fill_arrays(part, columns, groups, answered, ranks, stop, name="teacher", meter=meter)
+            log.close_progress()
+            if ranks.first:
+                with replacing(path) as temporary:
+                    save_file({"logits": torch.from_numpy(np.load(part / "logits.npy"))}, temporary)
             ranks.wait()
+        if ranks.first:
+            shutil.rmtree(part, ignore_errors=True)
         self.kept = load_file(path)["logits"]
-        if len(self.kept) != data.train_size:
+        if len(self.kept) != size:
             raise ValueError(f"{path} is of other images; remove it, and the teacher is asked again.")
 
 

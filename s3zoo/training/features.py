@@ -3,40 +3,33 @@
 A kept set of features is a folder `train-<key>` or `scored-<key>` with `key.json`, `targets.npy` and one
 `block-<index>.npy` (images, tokens, width) for each block of the tower, so that a deeper decoder adds a file. The key
 is everything that features depend on: the tower's weights, the images and their division, how they are seen, and what
-computes. A file has its name when it is whole; until then it ends in `.part`, and `progress.json` says how many rows of
-it are on the disk for sure.
+computes.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import math
-import os
 import shutil
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import timm
 import torch
-from numpy.lib import format as npy
 from torch import Tensor, nn
 
-from s3zoo.files import disk_full_as_user_error, locked, read_json, write_json
+from s3zoo.files import locked, write_json
 from s3zoo.models.ladder import build_tower, fingerprint, tower_features
-from s3zoo.training.checkpoint import AUTOSAVE_SECONDS
 from s3zoo.training.config import Data, Tower
 from s3zoo.training.data import Batch, ImageData
 from s3zoo.training.distributed import Ranks
 from s3zoo.training.log import Log
-from s3zoo.training.loop import Interrupted, Stop
+from s3zoo.training.loop import Stop
+from s3zoo.training.resumable import AUTOSAVE_SECONDS, Column, fill_arrays, row_groups
 
 # On a CPU, how a product of matrices is summed up depends on the number of rows: in groups of one size, an image has
 # the same features whatever stands beside it.
@@ -163,25 +156,6 @@ class FeatureData(ImageData):
         return self.features(images), targets
 
 
-@dataclass(frozen=True)
-class Column:
-    """A file of the cache: one row for each image."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-
-    @cached_property
-    def header(self) -> bytes:
-        with io.BytesIO() as file:
-            npy.write_array_header_1_0(file, {"descr": self.dtype, "fortran_order": False, "shape": self.shape})
-            return file.getvalue()
-
-    @property
-    def row_bytes(self) -> int:
-        return math.prod(self.shape[1:]) * np.dtype(self.dtype).itemsize
-
-
 class Cache:
     """Features of a fixed list of images in a folder."""
 
@@ -198,25 +172,25 @@ class Cache:
 
     def cover(self, blocks: range, shape: tuple[int, int, int], source: Source, compute: Compute) -> None:
         """Let the cache hold these blocks; `shape` is (images, tokens, width)."""
-        columns = [Column(f"block-{i}", "<f4", shape) for i in blocks] + [Column("targets", "<i8", shape[:1])]
-        if all(column.name in self._opened for column in columns):
+        columns: dict[str, Column] = {f"block-{i}": ("<f4", shape) for i in blocks} | {"targets": ("<i8", shape[:1])}
+        if columns.keys() <= self._opened.keys():
             return
         with self._locked():
-            lacking = self.ranks.from_first([column for column in columns if not self._path(column).exists()])
+            lacking = self.ranks.from_first({c: v for c, v in columns.items() if not self._path(c).exists()})
             if lacking:
                 self._fill(lacking, blocks, source, compute)
-        self._opened |= {column.name: self._open(column) for column in columns}
+        self._opened |= {name: self._open(name, *column) for name, column in columns.items()}
         if lacking != columns:  # the rest is of an earlier run
             self._check(blocks, shape[0], source, compute)
 
-    def _path(self, column: Column, suffix: str = "") -> Path:
-        return self.folder / f"{column.name}.npy{suffix}"
+    def _path(self, column: str) -> Path:
+        return self.folder / f"{column}.npy"
 
-    def _open(self, column: Column) -> np.ndarray:
+    def _open(self, column: str, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
         path = self._path(column)
         try:
             array = np.load(path, mmap_mode="r")
-            assert (array.dtype, array.shape) == (column.dtype, column.shape), "the key says what is in the files"
+            assert (array.dtype, array.shape) == (dtype, shape), "the key says what is in the files"
             return array
         except (OSError, ValueError) as error:
             raise ValueError(f"{path} is damaged ({error}); remove {self.folder} to compute it again.") from None
@@ -234,78 +208,38 @@ class Cache:
                 " remove that folder to compute them again."
             )
 
-    # Filling
+    def _fill(self, columns: dict[str, Column], blocks: range, source: Source, compute: Compute) -> None:
+        """Compute the columns, ranks taking turns at groups of images."""
+        self._check_room(columns)
+        name, rows = f"features ({self.kind})", next(iter(columns.values()))[1][0]
+        meter = self.log.progress(name, rows)
 
-    def _fill(self, columns: list[Column], blocks: range, source: Source, compute: Compute) -> None:
-        """Compute the columns, ranks taking turns at groups of images, from where an earlier attempt was secured."""
-        rows, done = columns[0].shape[0], self.ranks.from_first(self._secured(columns))
-        self._check_room(columns, done)
-        if self.ranks.first and not done:
-            for column in columns:
-                self._path(column, ".part").write_bytes(column.header)
-        self.ranks.wait()
-        groups = [np.arange(start, min(start + GROUP, rows)) for start in range(done, rows, GROUP)]
-        images = iter(source(self.ranks.share(groups)))
-        meter = self.log.progress(f"features ({self.kind})", rows, done)
-        with ExitStack() as stack, disk_full_as_user_error(self.folder):
-            files = {column: stack.enter_context(open(self._path(column, ".part"), "r+b")) for column in columns}
-            secured = time.monotonic()
-            for turn in batched(groups, self.ranks.world):
-                for places in self.ranks.share(turn):
-                    batch, targets = next(images)
-                    features = compute(batch).cpu().numpy()  # (n, depth, T, D)
-                    values = {f"block-{i}": features[:, k] for k, i in enumerate(blocks)}
-                    values["targets"] = targets.numpy()
-                    for column, file in files.items():
-                        file.seek(len(column.header) + int(places[0]) * column.row_bytes)
-                        file.write(np.ascontiguousarray(values[column.name], column.dtype).tobytes())
-                asked, done = any(self.ranks.gather([self.stop.asked])), int(turn[-1][-1]) + 1
-                meter.update(done)
-                due = self.ranks.from_first(time.monotonic() - secured > AUTOSAVE_SECONDS)
-                if not (asked or due or done == rows):
-                    continue
-                secured = time.monotonic()
-                for file in files.values():
-                    file.flush()
-                    os.fsync(file.fileno())
-                self.ranks.wait()
-                if self.ranks.first:
-                    names = [column.name for column in columns]
-                    write_json(self.folder / "progress.json", {"rows": done, "columns": names})
-                if asked and done < rows:
-                    self.log.close_progress()
-                    raise Interrupted(
-                        f"features ({self.kind}): stopped after {done} of {rows} images; the same command resumes."
-                    )
+        def computed(own: list[range]) -> Iterator[dict[str, np.ndarray]]:
+            for images, targets in source([np.arange(group.start, group.stop) for group in own]):
+                features = compute(images).cpu().numpy()  # (n, depth, T, D)
+                values = {f"block-{i}": features[:, k] for k, i in enumerate(blocks)}
+                yield values | {"targets": targets.numpy()}
+
+        options: Any = {"name": name, "every": AUTOSAVE_SECONDS, "meter": meter}
+        fill_arrays(self.folder, columns, row_groups(rows, GROUP), computed, self.ranks, self.stop, **options)
         self.log.close_progress()
-        if self.ranks.first:
-            for column in columns:
-                os.replace(self._path(column, ".part"), self._path(column))
-            (self.folder / "progress.json").unlink(missing_ok=True)
-        self.ranks.wait()
 
-    def _secured(self, columns: list[Column]) -> int:
-        """So many rows of all columns are there from an earlier attempt."""
-        path = self.folder / "progress.json"
-        if not path.exists() or not all(self._path(column, ".part").exists() for column in columns):
-            return 0
-        progress = read_json(path)
-        return progress["rows"] if {column.name for column in columns} <= set(progress["columns"]) else 0
-
-    def _check_room(self, columns: list[Column], done: int) -> None:
+    def _check_room(self, columns: dict[str, Column]) -> None:
         """Say how much will be written, and refuse if the disk has no room for it."""
         if not self.ranks.first:
             return
-        rows, layers = columns[0].shape[0], sum(column.name != "targets" for column in columns)
-        size = sum(column.row_bytes for column in columns)
+        rows, layers = next(iter(columns.values()))[1][0], sum(name != "targets" for name in columns)
+        size = sum(math.prod(shape) * np.dtype(dtype).itemsize for dtype, shape in columns.values())
+        begun = [path.stat() for name in columns if (path := self.folder / f"{name}.npy.part").exists()]
+        there = sum(512 * stat.st_blocks for stat in begun)  # of an earlier attempt: files grow as they are filled
         free = shutil.disk_usage(self.folder).free - SPARE
         self.log.say(
-            f"features ({self.kind}): {layers} layers of {rows:,} images, {shown(size * rows)} in {self.folder}"
-            + (f"; {done:,} images are there" if done else "")
+            f"features ({self.kind}): {layers} layers of {rows:,} images, {shown(size)} in {self.folder}"
+            + (f"; {shown(there)} are there" if there else "")
         )
-        if size * (rows - done) > free:
+        if size - there > free:
             raise ValueError(
-                f"Features of {shown(size * (rows - done))} are to be written to {self.folder}, but only"
+                f"Features of {shown(size - there)} are to be written to {self.folder}, but only"
                 f" {shown(max(free, 0))} can be taken there; name a place with more room as tower.cache_dir, or"
                 " set tower.cache to 'scored' or 'none'."
             )
@@ -325,8 +259,3 @@ class Cache:
 
 def shown(size: int) -> str:
     return f"{size / 1e9:,.3g} GB" if size >= 1e9 else f"{size / 1e6:.3g} MB"
-
-
-def batched(groups: list[np.ndarray], count: int) -> Iterator[list[np.ndarray]]:
-    for start in range(0, len(groups), count):
-        yield groups[start : start + count]

@@ -20,12 +20,14 @@ class Progress:
     def __init__(self, log: Log, name: str, total: int, start: int, quiet: bool) -> None:
         self._log, self._name, self._total, self._begin = log, name, total, start
         self._started = self._last = time.monotonic()
+        self.done = start
         self._bar = None
         self._quiet = quiet
         if not quiet and sys.stderr.isatty():
             self._bar = tqdm(total=total, initial=start, desc=name, leave=False, dynamic_ncols=True)
 
     def update(self, done: int, **values: float) -> None:
+        self.done = done
         if self._quiet:
             return
         if self._bar is not None:
@@ -46,7 +48,7 @@ class Progress:
 
 
 class Log:
-    """The voice of a run. Only the first rank speaks."""
+    """What a run tells its user, on the terminal and in its folder. Only the first rank does."""
 
     def __init__(self, folder: Path | None, *, speaks: bool = True, tensorboard: bool = True) -> None:
         self._folder, self._speaks = folder, speaks
