@@ -11,7 +11,7 @@ import sys
 import sklearn.datasets  # noqa: F401  imported for the children, as are the next
 import torch.utils.tensorboard  # noqa: F401
 
-import s3zoo.search.pipeline
+import s3zoo.search.run
 import s3zoo.training.session  # noqa: F401
 from s3zoo.cli import main
 

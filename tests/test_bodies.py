@@ -25,11 +25,13 @@ from s3zoo import cost
 from s3zoo.arch import Arch
 from s3zoo.models import ladder
 from s3zoo.models.ladder import build_tower, tower_features
-from s3zoo.search import pipeline
+from s3zoo.search import run as search_run
+from s3zoo.search import s3
 from s3zoo.search.command import plan
 from s3zoo.search.config import SearchRun
 from s3zoo.search.latency import LatencyTable
-from s3zoo.search.pipeline import Search
+from s3zoo.search.phases import train_supernet
+from s3zoo.search.run import first_space, prepare
 from s3zoo.search.space_search import Decision
 from s3zoo.space import S4_CLIP, Space
 from s3zoo.supernet import Supernet
@@ -54,7 +56,7 @@ def config(name: str, *settings: str) -> SearchRun:
 
 
 def search(run: SearchRun, folder: Path, stop: Stop | None = None) -> dict[str, Any]:
-    return Search(run, folder, ONE, Log(folder, tensorboard=False), stop or Stop())()
+    return search_run.search(run, folder, ONE, Log(folder, tensorboard=False), stop or Stop())
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -182,8 +184,8 @@ def test_with_all_features_kept_the_tower_is_idle(ladder_run: Path, tmp_path: Pa
     monkeypatch.setattr(features, "tower_features", lambda *args: seen.append(len(args[1])) or compute(*args))
     settings = ("supernet.epochs=1", f"tower.cache_dir={ladder_run / 'features'}", "space_search.method=none")
     run = config("debug_s4_clip", *settings)
-    other = Search(run, tmp_path, ONE, Log(tmp_path, tensorboard=False), Stop())
-    other._supernet(run.space, tmp_path / "space0", None)
+    other = prepare(run, tmp_path, ONE, Log(tmp_path, tensorboard=False), Stop())
+    train_supernet(other, run.space, tmp_path / "space0", None)
     assert seen == [features.GROUP, features.GROUP]
     plain = ImageData(run.data, run.seed)
     tower = build_tower("test_vit", img_size=32, in_chans=1)
@@ -327,8 +329,8 @@ def test_backtracking_to_deeper_decoders(tmp_path: Path, monkeypatch) -> None:
     def shallower(space: Space, *args: Any, **kwargs: Any) -> Decision:
         return Decision(space.replaced({"depth": (2,)}), True, "", {"dims": []})
 
-    monkeypatch.setattr(pipeline.spaces, "s3_decide", shallower)
-    monkeypatch.setattr(pipeline.spaces, "backtrack", lambda *args: 0)
+    monkeypatch.setattr(s3, "decide", shallower)
+    monkeypatch.setattr(search_run, "backtrack", lambda *args: 0)
     settings = ("space_search.method=s3", "space_search.samples=2", "space_search.iterations=1", "supernet.epochs=1")
     settings += ("space_search.backtrack=true", "final.mode=inherit", "arch_search.budgets=()")
     result = search(config("debug_s4_clip", *settings), tmp_path)
@@ -516,7 +518,7 @@ def test_a_plan_tells_of_the_tower() -> None:
 
 def test_decoders_do_not_grow_deeper_than_their_tower(tmp_path: Path) -> None:
     run = dataclasses.replace(config("debug_s4_clip"), tower=Tower("test_vit", weights="random"))
-    space = Search(run, tmp_path, ONE, Log(tmp_path, tensorboard=False), Stop())._first_space()
+    space = first_space(prepare(run, tmp_path, ONE, Log(tmp_path, tensorboard=False), Stop()))
     assert space["depth"].high == 6 and space["depth"].choices == run.space["depth"].choices
     assert space.moved({"depth": 4})["depth"].choices == (6,)
 

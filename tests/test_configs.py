@@ -25,7 +25,8 @@ from s3zoo.models import ENTRYPOINTS
 from s3zoo.search.budget import Budget, Pricer, check_feasible
 from s3zoo.search.command import main, plan
 from s3zoo.search.config import ArchSearch, Final, SearchRun
-from s3zoo.search.space_search import SpaceSearch, s3_samples
+from s3zoo.search.s3 import samples as s3_samples
+from s3zoo.search.space_search import SpaceSearch
 from s3zoo.space import AUTOFORMER_BASE, SPACES, Space, glit_details, glit_split
 from s3zoo.training.config import (
     Data,

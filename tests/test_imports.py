@@ -40,7 +40,7 @@ TORCH_FREE = {
     "s3zoo.cost",
     "s3zoo.cli",
 } | {
-    f"s3zoo.search.{name}" for name in ("evolution", "budget", "racing", "space_search")
+    f"s3zoo.search.{name}" for name in ("evolution", "budget", "racing", "space_search", "s3", "s4")
 }
 NEEDS_TORCH = {"torch", "torchvision", "timm", "safetensors", "transformers"}
 # package -> the only place that may import it

@@ -15,9 +15,9 @@ from s3zoo.arch import Arch, AutoFormerBlock, S3Block, Stage
 from s3zoo.files import Records
 from s3zoo.models import MODELS
 from s3zoo.search import latency
+from s3zoo.search import run as search_run
 from s3zoo.search.config import ArchSearch
 from s3zoo.search.latency import LatencyTable, Part, covering_archs, parts, space_parts
-from s3zoo.search.pipeline import Search
 from s3zoo.space import GLIT_TINY, S3_INITIAL, S4_SWIN, Space, _autoformer, glit_details, glit_space, s3_space
 from s3zoo.training.log import Log
 from s3zoo.training.loop import Interrupted, Stop
@@ -293,7 +293,7 @@ def test_a_stop_while_measuring(tmp_path: Path, monkeypatch):
 
     monkeypatch.setattr(LatencyTable, "_timed", counted)
     with pytest.raises(Interrupted, match="same command"):
-        Search(run, tmp_path, ONE, Log(tmp_path, tensorboard=False), stop)()
+        search_run.search(run, tmp_path, ONE, Log(tmp_path, tensorboard=False), stop)
     part = tmp_path / "latency.part.jsonl"
     rows = [json.loads(line) for line in part.read_text().splitlines()]
     assert len(rows) == 2 and not (tmp_path / "latency.json").exists()

@@ -14,12 +14,14 @@ from safetensors.torch import load_file
 
 from s3zoo import cost
 from s3zoo.arch import Arch
-from s3zoo.search import space_search
+from s3zoo.search import run as search_run
+from s3zoo.search import s3
 from s3zoo.search.budget import Pricer, extents
 from s3zoo.search.command import main, plan, seeds_table
 from s3zoo.search.config import SearchRun
 from s3zoo.search.evaluate import accuracy, wilson
-from s3zoo.search.pipeline import Search, kendall
+from s3zoo.search.phases import rank_correlation
+from s3zoo.search.run import prepare
 from s3zoo.search.space_search import Decision, SpaceSearch
 from s3zoo.space import Space, glit_split
 from s3zoo.training.config import load_config, overridden
@@ -39,7 +41,7 @@ def toy(path: Path = TOY, **changes) -> SearchRun:
 
 
 def search(run: SearchRun, folder: Path) -> dict:
-    return Search(run, folder, ONE, Log(folder, tensorboard=False), Stop())()
+    return search_run.search(run, folder, ONE, Log(folder, tensorboard=False), Stop())
 
 
 def quick(run: SearchRun) -> SearchRun:
@@ -115,7 +117,7 @@ def test_the_exported_network_gives_the_reported_accuracy_in_a_new_process(finis
 
 
 def test_a_finished_run_is_not_run_again(finished, monkeypatch):
-    monkeypatch.setattr(Search, "_search_spaces", lambda self: pytest.fail("ran again"))
+    monkeypatch.setattr(search_run, "search_spaces", lambda context: pytest.fail("ran again"))
     assert search(toy(), finished) == json.loads((finished / "result.json").read_text())
 
 
@@ -218,7 +220,7 @@ def growing(monkeypatch):
         after = space.moved({dim.name: dim.step for dim in space.searched if dim.gene == "embed_dim"})
         return Decision(after, True, "", {"method": "s3", "samples": len(scored), "dims": []})
 
-    monkeypatch.setattr(space_search, "s3_decide", wider)
+    monkeypatch.setattr(s3, "decide", wider)
 
 
 @pytest.mark.parametrize("budgets", ["('params<=2000',)", "()"])
@@ -238,7 +240,7 @@ def test_without_a_budget_limits_hold_where_they_can(growing, tmp_path):
     run = overridden(toy(), [*LIMITED, "arch_search.budgets=()"])  # no way back
     result = search(run, tmp_path)
     assert result["winners"][0]["params"] > 2000 and result["winners"][0]["budget"] == "no limit"
-    assert "no network is within params <= 1.999K, so the search goes without" in (tmp_path / "log.txt").read_text()
+    assert "no network is within params <= 2K, so the search goes without" in (tmp_path / "log.txt").read_text()
 
 
 def test_glits_hierarchy(glit):
@@ -301,7 +303,7 @@ def test_glits_budget_is_that_of_its_first_stage(tmp_path):
 )
 def test_what_training_would_refuse_is_refused_before_it(tmp_path, setting, message):
     def begin():
-        return Search(overridden(toy(), [setting]), tmp_path, ONE, Log(tmp_path, tensorboard=False), Stop())
+        return prepare(overridden(toy(), [setting]), tmp_path, ONE, Log(tmp_path, tensorboard=False), Stop())
 
     if message is None:
         assert begin()
@@ -320,7 +322,7 @@ def test_nodes_that_do_not_share_the_folder_are_told(tmp_path):
 
     ranks = Two(0, 1, torch.device("cpu"))
     with pytest.raises(ValueError, match="give an --out that all nodes share"):
-        Search(quick(toy()), tmp_path, ranks, Log(tmp_path, tensorboard=False), Stop())
+        prepare(quick(toy()), tmp_path, ranks, Log(tmp_path, tensorboard=False), Stop())
 
 
 def test_more_unreadable_images_may_be_allowed_later(finished):
@@ -381,9 +383,11 @@ def test_seeds_give_a_table_with_mean_and_spread():
     assert "92.00 +- 2.83" in table
 
 
-def test_kendall_and_wilson_by_hand():
-    assert kendall([1, 2, 3], [1, 2, 3]) == 1 and kendall([1, 2, 3], [3, 2, 1]) == -1
-    assert kendall([1, 2, 3, 4], [1, 3, 2, 4]) == pytest.approx(4 / 6)
+def test_rank_correlation_and_wilson_by_hand():
+    assert rank_correlation([1, 2, 3], [1, 2, 3]) == 1 and rank_correlation([1, 2, 3], [3, 2, 1]) == -1
+    assert rank_correlation([1, 2, 3, 4], [1, 3, 2, 4]) == pytest.approx(4 / 6)
+    assert rank_correlation([1, 1, 1], [1, 2, 3]) == 0
+    assert rank_correlation([1, 1, 2], [1, 2, 3]) == pytest.approx(2 / 6**0.5)  # tau-b: 2 of 3 pairs, one tied
     low, high = wilson(90, 100)  # 0.825 and 0.945 in the tables
     assert (round(low, 3), round(high, 3)) == (0.826, 0.945)
     net = torch.nn.Linear(2, 2, bias=False)

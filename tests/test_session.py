@@ -30,7 +30,7 @@ class Run:
 
 def start(folder: Path, work: Callable[[Any], Any]) -> int:
     """The exit code of a command whose job is `work` with its log."""
-    return cli.run(lambda _: run_job(Run(), folder, lambda run, place, ranks, log, stop: lambda: work(log)), [])
+    return cli.run(lambda _: run_job(Run(), folder, lambda run, place, ranks, log, stop: work(log)), [])
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no fork")

@@ -18,17 +18,13 @@ from hypothesis import strategies as st
 
 from s3zoo import cost
 from s3zoo.arch import Arch
-from s3zoo.search.space_search import (
-    Decision,
-    Pair,
-    SpaceSearch,
-    backtrack,
-    equivalent_dims,
-    s3_decide,
-    s3_samples,
-    s4_decide,
-    s4_pairs,
-)
+from s3zoo.search.budget import Budget
+from s3zoo.search.s3 import decide as s3_decide
+from s3zoo.search.s3 import samples as s3_samples
+from s3zoo.search.s4 import Pair
+from s3zoo.search.s4 import decide as s4_decide
+from s3zoo.search.s4 import pairs as s4_pairs
+from s3zoo.search.space_search import Decision, SpaceSearch, backtrack, equivalent_dims
 from s3zoo.space import GLIT_TINY, S3_INITIAL, S4_CLIP, S4_SHUNTED, S4_SWIN, S4_VIT, Dim, Space, s3_space
 
 
@@ -383,7 +379,7 @@ def s4(**config: Any) -> SpaceSearch:
     [
         (170, (4, 3), 4, [1, -1], 1 / (5 * 2**0.5)),  # legal: (-1,-1), (-1,0), (0,-1), (1,-1)
         (180, (4, 3), 5, [1, 0], 4 / 5),
-        (178, (4, 3), 4, [1, -1], 1 / (5 * 2**0.5)),  # below the limit, not at it (Eq. 4)
+        (178, (4, 3), 5, [1, 0], 4 / 5),  # at the limit is within it, as in a budget (Eq. 4 has <)
         (math.inf, (4, 3), 8, [1, 1], 7 / (5 * 2**0.5)),  # unconstrained
         (math.inf, (-4, 3), 8, [-1, 1], 7 / (5 * 2**0.5)),
         (170, (-4, -3), 4, [-1, -1], 7 / (5 * 2**0.5)),
@@ -395,12 +391,12 @@ def test_s4_worked_examples(upper: float, z: tuple[float, float], legal: int, ga
     data = decision.to_dict()
     assert data["moving"] == ["depth", "embed_dim"] and data["z"] == pytest.approx(z)
     assert (data["neighbours"], data["legal"], data["relaxed"]) == (8, legal, False)
-    assert data["gamma"] == gamma and data["cosine"] == pytest.approx(cosine)
+    assert data["direction"] == gamma and data["cosine"] == pytest.approx(cosine)
     assert choices(decision, "depth") == tuple(v + gamma[0] for v in (2, 3, 4))
     assert choices(decision, "embed_dim") == tuple(v + 32 * gamma[1] for v in (64, 96, 128))
     assert data["largest_before"] == 168
     assert data["largest_after"] == 168 + 10 * gamma[0] + 32 * gamma[1]
-    assert data["best"][0]["gamma"] == gamma and len(data["best"]) == min(5, legal)
+    assert data["best"][0]["direction"] == gamma and len(data["best"]) == min(5, legal)
 
 
 def test_s4_gradient_is_the_mean_over_pairs() -> None:
@@ -424,14 +420,14 @@ def test_s4_gradient_is_the_mean_over_pairs() -> None:
 def test_s4_slope_unit_changes_the_direction() -> None:
     """Raw z = (4, 0.25): (1, 0) has 4 / 4.008 = 0.998. In steps z = (4, 8): (1, 1) has 12 / (1.414 x 8.944) = 0.949."""
     raw, step = s4_toy(4, 0.25), s4_toy(4, 0.25, slope_unit="step")
-    assert raw.record["gamma"] == [1, 0] and raw.record["cosine"] == pytest.approx(0.998, abs=1e-3)
-    assert step.record["gamma"] == [1, 1] and step.record["cosine"] == pytest.approx(0.949, abs=1e-3)
+    assert raw.record["direction"] == [1, 0] and raw.record["cosine"] == pytest.approx(0.998, abs=1e-3)
+    assert step.record["direction"] == [1, 1] and step.record["cosine"] == pytest.approx(0.949, abs=1e-3)
 
 
 def test_s4_span_makes_spaces_touch_at_one_value() -> None:
     """Spans are 2 and 64. Down they end at 0, which is no network, so only (0, 1), (1, 0) and (1, 1) are legal."""
     decision = s4_toy(4, 3, step="span")
-    assert decision.record["legal"] == 3 and decision.record["gamma"] == [1, 1]
+    assert decision.record["legal"] == 3 and decision.record["direction"] == [1, 1]
     assert choices(decision, "depth") == (4, 5, 6) and choices(decision, "embed_dim") == (128, 160, 192)
     assert decision.record["largest_after"] == 60 + 192
 
@@ -449,7 +445,7 @@ def test_highest_possible_choice() -> None:
     dims = (dataclasses.replace(S4_TOY.dims[0], high=4), *S4_TOY.dims[1:])
     space = dataclasses.replace(S4_TOY, dims=dims)
     moved = s4_decide(space, measured(space, depth=4, embed_dim=3), s4(), toy_price)
-    assert moved.record["legal"] == 5 and moved.record["gamma"] == [0, 1]
+    assert moved.record["legal"] == 5 and moved.record["direction"] == [0, 1]
     samples = [(toy_arch(space, d, 64), 20 - 0.1 * d) for d in (2, 3, 4)]
     shifted = s3_decide(space, samples, SpaceSearch())
     assert choices(shifted, "depth") == (3, 4) and rows(shifted)["depth"]["dropped"] == [5]
@@ -463,13 +459,13 @@ def test_s4_stops() -> None:
     assert [entry["cosine"] for entry in negative.record["best"]] == pytest.approx(
         [-1 / (5 * 2**0.5), -0.6, -0.8, -7 / (5 * 2**0.5)]
     )
-    assert negative.record["gamma"] == [0, 0] and negative.record["cosine"] is None
+    assert negative.record["direction"] == [0, 0] and negative.record["cosine"] is None
     zero = s4_toy(0, 0, upper=170)
     assert not zero.moved and zero.reason == "the gradient is zero" and zero.record["legal"] == 4
     shut = s4_toy(4, 3, lower=165, upper=170)
     assert not shut.moved and shut.reason == "no neighbour is legal" and not shut.record["relaxed"]
     orthogonal = s4_toy(0, 1, lower=150, upper=170)  # (-1, 0) alone is legal; a cosine of 0 is not negative
-    assert orthogonal.moved and orthogonal.record["gamma"] == [-1, 0]
+    assert orthogonal.moved and orthogonal.record["direction"] == [-1, 0]
     frozen = s4_decide(S4_TOY, [], s4(), toy_price, frozen={"depth", "embed_dim"})
     assert not frozen.moved and frozen.reason == "no dimension can move" and frozen.record["neighbours"] == 0
 
@@ -477,22 +473,22 @@ def test_s4_stops() -> None:
 def test_s4_illegal_start() -> None:
     """Nothing is below 100, so what is smaller than 168 counts: (-1,-1), (-1,0), (0,-1), (1,-1)."""
     gain = s4_toy(4, 3, upper=100)
-    assert (gain.record["legal"], gain.record["relaxed"], gain.record["gamma"]) == (4, True, [1, -1])
+    assert (gain.record["legal"], gain.record["relaxed"], gain.record["direction"]) == (4, True, [1, -1])
     assert gain.record["largest_after"] == 146
     loss = s4_toy(3, 4, upper=100)  # all cosines negative, but above the limit is no place to stop
-    assert loss.moved and loss.record["gamma"] == [1, -1] and "to come within the limits" in loss.reason
+    assert loss.moved and loss.record["direction"] == [1, -1] and "to come within the limits" in loss.reason
     kept = s4_toy(3, 4, upper=100, keep_illegal=True)
     assert not kept.moved and "has to filter" in kept.reason
     # 130 is legal for (-1,-1) alone, so the others do not count although they are smaller
     near = s4_toy(4, 3, upper=130)
-    assert (near.record["legal"], near.record["relaxed"], near.record["gamma"]) == (1, False, [-1, -1])
+    assert (near.record["legal"], near.record["relaxed"], near.record["direction"]) == (1, False, [-1, -1])
 
 
 def test_s4_lower_limit() -> None:
     only = s4_toy(-4, -3, lower=150, upper=170)
-    assert only.record["legal"] == 1 and only.record["gamma"] == [-1, 0]
+    assert only.record["legal"] == 1 and only.record["direction"] == [-1, 0]
     small = s4_toy(4, 3, lower=220)  # 210 at most: what is larger than 168 counts
-    assert (small.record["legal"], small.record["relaxed"], small.record["gamma"]) == (4, True, [1, 1])
+    assert (small.record["legal"], small.record["relaxed"], small.record["direction"]) == (4, True, [1, 1])
 
 
 def test_s4_ties() -> None:
@@ -505,9 +501,9 @@ def test_s4_ties() -> None:
         return 32 * arch.depths[0] + arch.embed_dims[0]
 
     decision = s4_decide(S4_TOY, measured(S4_TOY, depth=1, embed_dim=1), s4(upper=300), even_price)
-    assert decision.record["legal"] == 7 and decision.record["gamma"] == [0, 1]
-    assert [entry["gamma"] for entry in decision.record["best"][:2]] == [[0, 1], [1, 0]]
-    assert s4_toy(1, 2**0.5 - 1).record["gamma"] == [1, 0]
+    assert decision.record["legal"] == 7 and decision.record["direction"] == [0, 1]
+    assert [entry["direction"] for entry in decision.record["best"][:2]] == [[0, 1], [1, 0]]
+    assert s4_toy(1, 2**0.5 - 1).record["direction"] == [1, 0]
 
 
 def test_s4_space_size_cap() -> None:
@@ -515,12 +511,12 @@ def test_s4_space_size_cap() -> None:
     space = toy((2, 3, 4), (64, 96, 128), mlp=(3, 4))
     pairs = measured(space, depth=4, embed_dim=3)
     free = s4_decide(space, pairs, s4(max_space_size=168), toy_price, frozen={"mlp_ratio"})
-    assert free.record["gamma"] == [1, 1] and free.record["size_after"] == 168
+    assert free.record["direction"] == [1, 1] and free.record["size_after"] == 168
     capped = s4_decide(space, pairs, s4(max_space_size=167), toy_price, frozen={"mlp_ratio"})
-    assert capped.record["gamma"] == [0, 1] and capped.record["legal"] == 5
+    assert capped.record["direction"] == [0, 1] and capped.record["legal"] == 5
     assert capped.record["frozen"] == ["mlp_ratio"] and capped.record["size_after"] == 84
     over = s4_decide(space, pairs, s4(max_space_size=10), toy_price, frozen={"mlp_ratio"})
-    assert over.record["gamma"] == [0, 1]  # already above the cap: it may move, but not grow
+    assert over.record["direction"] == [0, 1]  # already above the cap: it may move, but not grow
 
 
 # S4 on the papers' spaces
@@ -589,7 +585,7 @@ def test_s4_vit_at_30m_starts_illegal() -> None:
     data = json.loads(json.dumps(decision.to_dict(), allow_nan=False))
     assert (data["neighbours"], data["legal"], data["relaxed"]) == (80, 1, False)
     assert (data["largest_before"], data["largest_after"]) == (36_430_664, 29_167_004)
-    assert data["moving"] == list(z) and data["gamma"] == [-1, -1, 0, -1]
+    assert data["moving"] == list(z) and data["direction"] == [-1, -1, 0, -1]
     assert data["cosine"] == pytest.approx(-7 / (5 * 3**0.5))
     assert choices(decision, "depth") == (11, 12, 13) and choices(decision, "embed_dim") == (312, 336, 360)
     assert choices(decision, "num_heads") == (2, 4, 6, 8, 10, 12, 14) and choices(decision, "mlp_ratio") == (3, 3.5)
@@ -599,10 +595,10 @@ def test_s4_vit_at_30m_starts_illegal() -> None:
     relaxed = s4_decide(S4_VIT, pairs, s4(upper=25e6), params(200)).record
     count, is_relaxed, cosines = brute_force(VIT, vit_params, [1, 2, 2, 4], 25e6)
     assert is_relaxed and relaxed["relaxed"] and relaxed["legal"] == count
-    assert tuple(relaxed["gamma"]) == max(cosines)[1]
+    assert tuple(relaxed["direction"]) == max(cosines)[1]
     # unconstrained (Table 6): z is nearest to (0, 1, 1, 1) with 8 / (5 x 1.732) = 0.924, before (1, 1, 1, 1) with 0.9
     free = s4_decide(S4_VIT, pairs, s4(), params(200)).record
-    assert free["legal"] == 53 and free["gamma"] == [0, 1, 1, 1]
+    assert free["legal"] == 53 and free["direction"] == [0, 1, 1, 1]
     assert free["cosine"] == pytest.approx(8 / (5 * 3**0.5))
 
 
@@ -642,7 +638,7 @@ def test_s4_equals_brute_force(family: str, z: list[float], upper: float) -> Non
     if decision.moved:
         best = max(value for value, _ in cosines)
         ties = [gamma for value, gamma in cosines if value > best - 1e-11]
-        assert tuple(data["gamma"]) == min(ties, key=lambda gamma: (sum(map(abs, gamma)), gamma))
+        assert tuple(data["direction"]) == min(ties, key=lambda gamma: (sum(map(abs, gamma)), gamma))
         after = size(*(decision.space[name].choices[-1] for name, *_ in dims))
         assert after == pytest.approx(data["largest_after"], abs=0.5)
         assert after < upper or after < before  # legal, or smaller than before
@@ -657,7 +653,7 @@ def test_s4_glit_moves_only_to_networks_that_exist() -> None:
     slopes = {"global_heads": 1, "kernel_size": 1, "expansion": 1, "head_dim": 1, "mlp_ratio": 1}
     decision = s4_decide(GLIT_TINY, measured(GLIT_TINY, **slopes), s4(), params(10))
     assert (decision.record["neighbours"], decision.record["legal"]) == (242, 23)
-    assert decision.record["gamma"] == [0, 1, 1, 1, 1] and choices(decision, "kernel_size") == (31, 45, 59)
+    assert decision.record["direction"] == [0, 1, 1, 1, 1] and choices(decision, "kernel_size") == (31, 45, 59)
     # the largest network of GLiT is an extreme of the (global, local) split, here the all-local one
     local = {dim.name: dim.choices[-1] for dim in decision.space.dims} | {"global_heads": 0}
     assert decision.record["largest_after"] == cost.params(decision.space.build(local), num_classes=10)
@@ -687,7 +683,7 @@ def test_s4_families_priced_by_others(space: Space) -> None:
     """Any callable is a price: here the number of blocks times the width of the last stage."""
     slopes = {dim.name: 1.0 for dim in space.searched}
     decision = s4_decide(space, measured(space, **slopes), s4(), lambda arch: sum(arch.depths) * arch.embed_dims[-1])
-    assert decision.record["gamma"] == [1] * len(slopes)
+    assert decision.record["direction"] == [1] * len(slopes)
     assert decision.space.contains(decision.space.largest())
 
 
@@ -753,11 +749,33 @@ def test_settings_that_contradict_each_other() -> None:
         SpaceSearch(lower=5, upper=5)
     with pytest.raises(ValueError, match="backtrack"):
         SpaceSearch(method="s4", backtrack=True)
-    assert (SpaceSearch().unit, s4().unit, s4(slope_unit="step").unit) == ("step", "raw", "step")
+    assert [config.x_in_steps for config in (SpaceSearch(), s4(), s4(slope_unit="step"))] == [True, False, True]
+
+
+def test_a_limit_is_a_budget() -> None:
+    """Both ends belong to it, in the old spelling by numbers too; several ways to write it are one config."""
     limits = SpaceSearch(lower=10, upper=20)
-    assert [limits.allows(c) for c in (9.9, 10, 19.9, 20)] == [False, True, True, False]
+    assert [limits.allows(c) for c in (9.9, 10, 20, 20.1)] == [False, True, True, False]
+    assert limits == SpaceSearch(limit="10 <= params <= 20") and limits.budget == Budget.parse("params=10..20")
+    assert SpaceSearch().budget == Budget()
+    macs = dataclasses.replace(limits, limit="macs<=1.3G")
+    assert (macs.limit_metric, macs.lower, macs.upper, macs.limit) == ("macs", 0.0, 1.3e9, "")
+    assert dataclasses.replace(macs, upper=1e9).budget == Budget.parse("macs<=1G")
+    for limit in ("params<=5M, macs<=1G", "latency<=3ms", "params<=fast"):
+        with pytest.raises(ValueError, match="limit") as error:
+            SpaceSearch(limit=limit)
+        assert "\n" not in str(error.value)
+
+
+def test_records_of_earlier_releases_are_read() -> None:
+    """What is called direction and step now was gamma and tau."""
+    decision = s4_toy(1, 1)
+    stored = decision.to_dict()
+    old = {"gamma" if key == "direction" else key: value for key, value in stored.items()}
+    old["dims"] = [{"tau" if key == "step" else key: value for key, value in row.items()} for row in stored["dims"]]
+    assert old != stored and Decision.from_dict(old) == Decision.from_dict(stored) == decision
 
 
 def test_decisions_do_not_need_torch() -> None:
-    code = "import sys, s3zoo.search.space_search; print('torch' in sys.modules)"
+    code = "import sys, s3zoo.search.s3, s3zoo.search.s4; print('torch' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False"

@@ -35,7 +35,7 @@ from s3zoo.transfer.vqa.data import (
     read_split,
 )
 from s3zoo.transfer.vqa.model import VqaModel, Words, bert_folder, load_bert, make_backbone, sine_position, small_bert
-from s3zoo.transfer.vqa.run import Training, VqaTask, donors, predict
+from s3zoo.transfer.vqa.run import VqaTask, VqaTraining, donors, predict
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -115,7 +115,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     write_vqa_v2(root, "val2014", images=2, first=50)
     write_vqa_v2(root, "test2015", images=2, prefix=False, first=90)
     out = tmp_path_factory.mktemp("run")
-    Training(small_run(root), out, ONE, Log(None), Stop())()
+    VqaTraining(small_run(root), out, ONE, Log(None), Stop())()
     return root, out / "model"
 
 
@@ -500,10 +500,10 @@ def test_a_run_cut_in_two_is_the_same_run(tmp_path, matching, dropped):
     if dropped:
         data = dataclasses.replace(run.data, image_dropout=0.5, dropped_image=dropped)
         run = dataclasses.replace(run, data=data)
-    Training(run, tmp_path / "whole", ONE, Log(None), Stop())()
+    VqaTraining(run, tmp_path / "whole", ONE, Log(None), Stop())()
     with pytest.raises(Interrupted, match="same command"):
-        Training(run, tmp_path / "cut", ONE, Log(None), StopAfter(4))()
-    Training(run, tmp_path / "cut", ONE, Log(None), Stop())()
+        VqaTraining(run, tmp_path / "cut", ONE, Log(None), StopAfter(4))()
+    VqaTraining(run, tmp_path / "cut", ONE, Log(None), Stop())()
     names = ("model/model.safetensors", "model/answers.json", "model/vocab.txt", "train/epochs.jsonl")
     for name in names:
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "cut" / name).read_bytes(), name
@@ -511,7 +511,7 @@ def test_a_run_cut_in_two_is_the_same_run(tmp_path, matching, dropped):
     assert steps == [3, 6, 9]  # 1, 2, 3, 4 questions in pairs: 6 samples, two a step
     other = dataclasses.replace(run, train=dataclasses.replace(run.train, lr=1e-4))
     with pytest.raises(ValueError, match="differs in train.lr"):
-        Training(other, tmp_path / "cut", ONE, Log(None), Stop())
+        VqaTraining(other, tmp_path / "cut", ONE, Log(None), Stop())
 
 
 def test_parts_of_a_batch_draw_their_own_dropout():
@@ -535,7 +535,7 @@ def test_a_small_run_learns(tmp_path):
     data = dataclasses.replace(run.data, val_split="train")
     model = dataclasses.replace(SMALL, dropout=0.0, head_dropout=0.0)
     run = dataclasses.replace(run, train=train, data=data, model=model, backbone_lr_scale=1.0)
-    result = Training(run, tmp_path / "run", ONE, Log(None), Stop())()
+    result = VqaTraining(run, tmp_path / "run", ONE, Log(None), Stop())()
     # 15 questions of five texts: the text decides the answer, and 7 of 10 humans give it. But "a dog" is in the
     # vocabulary as "dog", which nobody typed: two of 15 cannot be learned.
     assert result["scores"]["overall"] >= 86.66
@@ -730,7 +730,7 @@ def test_broken_data_is_named_in_one_line(tmp_path, capsys):
     (root / "train2014" / "COCO_train2014_000000000002.jpg").write_bytes(b"no picture")
     run = small_run(root)
     with pytest.raises(ValueError, match="COCO_train2014_000000000002.jpg' cannot be read"):
-        Training(run, tmp_path / "run", ONE, Log(None), Stop())()
+        VqaTraining(run, tmp_path / "run", ONE, Log(None), Stop())()
 
 
 def test_every_config_is_the_papers_recipe_or_says_otherwise():

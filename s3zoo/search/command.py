@@ -44,10 +44,10 @@ def main(argv: list[str] | None = None) -> int:
         print(plan(run, arguments.seeds))
         return 0
     out = arguments.out or Path("runs") / run.name
-    from s3zoo.search.pipeline import Search  # torch is needed from here on
+    from s3zoo.search.run import search  # torch is needed from here on
     from s3zoo.training.session import run_job
 
-    return run_job(run, out, Search, seeds=arguments.seeds, table=seeds_table)
+    return run_job(run, out, search, seeds=arguments.seeds, table=seeds_table)
 
 
 def seeds_table(results: list[dict[str, Any]]) -> str:
@@ -119,7 +119,7 @@ def plan(run: SearchRun, seeds: int = 1) -> str:
 
 
 @dataclass(frozen=True)
-class Training:
+class PlannedTraining:
     """Trainings of one kind."""
 
     kind: str
@@ -133,16 +133,16 @@ class Training:
         return self.train.epochs * (images // batch) if images else round(self.train.epochs * 1000 / batch)
 
 
-def _trainings(run: SearchRun, networks: list[int], stages: int, searched: int) -> list[Training]:
+def _trainings(run: SearchRun, networks: list[int], stages: int, searched: int) -> list[PlannedTraining]:
     """All trainings of a run; spaces that are still to be found are taken to be as large as the first."""
     final, audit = run.final, run.space_search.audit
     sizes = [] if run.supernet_weights else _supernet_weights(run)
     times = stages // max(1, len(sizes))
-    found = [Training("supernet", times, run.supernet, size) for size in sizes]
+    found = [PlannedTraining("supernet", times, run.supernet, size) for size in sizes]
     if final.mode != "inherit":
-        found += [Training(final.mode, searched * final.top, final.train, size) for size in networks]
+        found += [PlannedTraining(final.mode, searched * final.top, final.train, size) for size in networks]
     if audit:
-        found.append(Training("audit", 2 * audit, final.train, max(networks)))
+        found.append(PlannedTraining("audit", 2 * audit, final.train, max(networks)))
     return [training for training in found if training.train.epochs]
 
 
@@ -172,7 +172,7 @@ def _network_weights(run: SearchRun, price: Pricer) -> list[int]:
     return found
 
 
-def _steps(run: SearchRun, trainings: list[Training], seeds: int) -> str:
+def _steps(run: SearchRun, trainings: list[PlannedTraining], seeds: int) -> str:
     data = run.data
     known = 0 if data.classes else IMAGES.get((data.name, data.train_split), 0)
     images = max(0, min(known - data.holdout, data.train_limit or known)) if known else data.train_limit
@@ -186,7 +186,7 @@ def _steps(run: SearchRun, trainings: list[Training], seeds: int) -> str:
     return f"up to {total:,} {where}: {parts}" if trainings else "none"
 
 
-def _disk(run: SearchRun, trainings: list[Training], networks: list[int], rows: int, seeds: int) -> str:
+def _disk(run: SearchRun, trainings: list[PlannedTraining], networks: list[int], rows: int, seeds: int) -> str:
     """Weights and what the optimizer remembers of them in every checkpoint, the exported models, a row a score."""
     from s3zoo.training.features import shown
 

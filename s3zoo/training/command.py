@@ -53,7 +53,7 @@ def main(argv: list[str] | None = None) -> int:
     from s3zoo.training.run import Training  # torch is needed from here on
     from s3zoo.training.session import run_job
 
-    return run_job(run, arguments.out or Path("runs") / name, Training)
+    return run_job(run, arguments.out or Path("runs") / name, lambda *args: Training(*args)())
 
 
 def configured(arguments: argparse.Namespace) -> tuple[TrainRun, str]:

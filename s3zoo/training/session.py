@@ -17,7 +17,7 @@ Result = dict[str, Any]
 
 
 def run_job(
-    run: Any, folder: Path, job: Callable[[Any, Path, distributed.Ranks, Log, Stop], Callable[[], Result]], *,
+    run: Any, folder: Path, job: Callable[[Any, Path, distributed.Ranks, Log, Stop], Result], *,
     seeds: int = 1, table: Callable[[list[Result]], str] = lambda results: "",
 ) -> int:  # fmt: skip
     """Do the job in its folder, or with several seeds in one folder each, and show their table; the exit code.
@@ -37,7 +37,7 @@ def run_job(
                 with disk_full_as_user_error(place), held(place, ranks):
                     log = Log(place, speaks=ranks.first)
                     try:
-                        results.append(job(each, place, ranks, log, stop)())
+                        results.append(job(each, place, ranks, log, stop))
                     except Interrupted as reason:
                         log.say(str(reason))
                         return 130

@@ -86,10 +86,10 @@ def _train(arguments: argparse.Namespace) -> int:
     settings = arguments.set + ([f"data.root={arguments.data}"] if arguments.data else [])
     run = overridden(load_config(arguments.config, VqaRun, "vqa"), settings)
     from s3zoo.training.session import run_job
-    from s3zoo.transfer.vqa.run import Training
+    from s3zoo.transfer.vqa.run import VqaTraining
 
     out = arguments.out or Path("runs") / run.name
-    return run_job(run, out, Training, seeds=arguments.seeds, table=seeds_table)
+    return run_job(run, out, lambda *args: VqaTraining(*args)(), seeds=arguments.seeds, table=seeds_table)
 
 
 def seeds_table(results: list[dict[str, Any]]) -> str:

@@ -58,7 +58,7 @@ class VqaTask(ModelTask):
         return loss
 
 
-class Training:
+class VqaTraining:
     """One run in its folder."""
 
     def __init__(self, run: VqaRun, folder: Path, ranks: Ranks, log: Log, stop: Stop) -> None:

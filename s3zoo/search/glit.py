@@ -1,0 +1,33 @@
+"""GLiT's hierarchy (GLiT 3.3): the split of heads over blocks, then, with that split, the details of the blocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from s3zoo.search.config import SearchRun
+from s3zoo.search.phases import Context, Found, search_architectures, space_row, train_supernet
+from s3zoo.space import Space, glit_details, glit_split
+
+
+def first_space(run: SearchRun) -> Space:
+    """All splits into global and local heads, with plain details."""
+    return glit_split(run.space)
+
+
+def search_hierarchy(context: Context) -> tuple[list[Found], list[dict[str, Any]]]:
+    """What was found in the second space, and both spaces as result.json tells of them."""
+    if len(context.budgets) > 1:
+        raise ValueError(
+            f"hierarchy 'glit' takes one budget, but {len(context.budgets)} were given; run it once for each."
+        )
+    visited: list[dict[str, Any]] = []
+    found: list[Found] = []
+    space = first_space(context.run)
+    for index in range(2):
+        place = context.folder / f"space{index}"
+        supernet = train_supernet(context, space, place, None)
+        found = search_architectures(context, supernet, place)
+        best = found[0].networks[0]
+        visited.append(space_row(context, space, index) | {"best": [best.row(context)]})
+        space = glit_details(context.run.space, best.arch)
+    return found, visited

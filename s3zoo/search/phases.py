@@ -1,0 +1,355 @@
+"""The phases of a search as functions: each takes what it needs, leaves its result in the run's folder and returns it.
+
+A phase that finds its result there passes over its work. `Context` is what all of them share; nothing in it changes but
+the latency table, which grows with the spaces that are visited.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from s3zoo.arch import Arch
+from s3zoo.files import Records, read_json, sha256, write_json
+from s3zoo.models import MODELS
+from s3zoo.search import s3, s4
+from s3zoo.search.budget import Budget, Feasible, Pricer, check_feasible, extents
+from s3zoo.search.config import SearchRun
+from s3zoo.search.evaluate import Evaluator, RacingEvaluator
+from s3zoo.search.evolution import Evolution, RandomSearch, pareto
+from s3zoo.search.latency import LatencyTable
+from s3zoo.search.published import official_autoformer_supernet
+from s3zoo.search.space_search import Decision, equivalent_dims
+from s3zoo.space import Space
+from s3zoo.supernet import Supernet, recalibrate
+from s3zoo.training.accuracy import resumable_accuracy
+from s3zoo.training.config import Train
+from s3zoo.training.data import Batch, ImageData
+from s3zoo.training.distributed import Ranks
+from s3zoo.training.features import FeatureData
+from s3zoo.training.log import Log
+from s3zoo.training.loop import ModelTask, Stop, SupernetTask, fit, seed_from
+
+HEALTH_IMAGES = 512
+
+
+@dataclass(frozen=True)
+class Context:
+    """Where and on what a run works."""
+
+    run: SearchRun
+    folder: Path
+    ranks: Ranks
+    log: Log
+    stop: Stop
+    data: ImageData
+    tower: Any  # the frozen one that decoders read, or None
+    budgets: tuple[Budget, ...]
+    sizes: Pricer  # costs of networks of any space
+    latency: LatencyTable | None  # where a budget limits latency
+    pricer: Pricer  # costs of networks of visited spaces, latency included
+
+    @property
+    def amp(self) -> bool:
+        return self.run.amp and self.ranks.device.type == "cuda"
+
+    @property
+    def model_args(self) -> dict[str, Any]:
+        return {} if self.tower is None else {"tower": self.tower}  # one for all networks of the run
+
+    def records(self, path: Path) -> Records:
+        return self.ranks.rank0_first(lambda: Records(path, write=self.ranks.first))
+
+    def row(self, arch: Arch, accuracy: float) -> dict[str, Any]:
+        return {"accuracy": accuracy, **self.pricer(arch), "arch": arch.to_dict()}
+
+
+@dataclass
+class Finished:
+    """A network with its weights and what is known of it."""
+
+    arch: Arch
+    model: nn.Module
+    inherited: float  # accuracy on the held-out images with the supernet's weights
+    accuracy: float  # the same as finished
+
+    def row(self, context: Context) -> dict[str, Any]:
+        return {"inherited": self.inherited, **context.row(self.arch, self.accuracy)}
+
+
+class Found(NamedTuple):
+    """What the search of a space gave under one budget: the finished networks, best first."""
+
+    budget: Budget
+    networks: list[Finished]
+
+
+# Spaces
+
+
+def measure_latencies(context: Context, space: Space) -> None:
+    """Let the latency table, if there is one, cover a space."""
+    if (table := context.latency) is None:
+        return
+    repeats, measured = context.run.arch_search.latency_repeats, context.records(context.folder / "latency.part.jsonl")
+    table.cover(space, repeats, log=context.log, measured=measured, ranks=context.ranks, stop=context.stop)
+    if context.ranks.first:
+        table.save(context.folder / "latency.json")
+    measured.clear()
+
+
+def reach_layers(context: Context, space: Space) -> None:
+    """Let the features of a frozen tower have the layers that this space's decoders read."""
+    if isinstance(context.data, FeatureData):
+        context.data.reach(space.largest().depths[0])
+
+
+def some_feasible(context: Context, space: Space) -> bool:
+    """Whether the space has a network within each budget."""
+    try:
+        for budget in context.budgets:
+            check_feasible(space, budget, context.pricer, random.Random(0))
+    except ValueError:
+        return False
+    return True
+
+
+def space_row(context: Context, space: Space, index: int) -> dict[str, Any]:
+    """A visited space, as result.json tells of it."""
+    ends = {metric: list(pair) for metric, pair in extents(space, context.pricer).items()}
+    return {"space": space.name, "size": space.size(), "index": index, **ends}
+
+
+def decide_move(context: Context, supernet: Supernet, place: Path, index: int) -> Decision:
+    """Score architectures of the space and ask S3 or S4 where to go."""
+    config, space = context.run.space_search, supernet.space
+    rng = random.Random(seed_from(context.run.seed, "space", index))
+    evaluate = make_evaluator(context, supernet, place / "scores.jsonl", f"space{index}: scores")
+    frozen = equivalent_dims(space, context.run.data.img_size)
+    if config.method == "s3":
+        archs = s3.samples(space, config.samples, rng, within_limit(context), evaluate.identity)
+        if not archs:
+            record = {"method": "s3", "samples": 0, "dims": []}
+            return Decision(space, False, "it has no network within the limits", record)
+        errors = [100 - score for score in evaluate(archs)]
+        return s3.decide(space, list(zip(archs, errors, strict=True)), config, frozen=frozen)
+    pairs = s4.pairs(space, config.pairs, rng, frozen=frozen)
+    scores = evaluate([arch for pair in pairs for arch in (pair.low_arch, pair.high_arch)])
+    measured = [(pair, scores[2 * i], scores[2 * i + 1]) for i, pair in enumerate(pairs)]
+    price: Callable[[Arch], float] = lambda arch: context.sizes(arch)[config.limit_metric]  # noqa: E731
+    return s4.decide(space, measured, config, price, frozen=frozen)
+
+
+def within_limit(context: Context) -> Callable[[Arch], bool]:
+    config = context.run.space_search
+    return lambda arch: config.allows(context.sizes(arch)[config.limit_metric])
+
+
+# Supernets
+
+
+def train_supernet(context: Context, space: Space, place: Path, previous: Supernet | None) -> Supernet:
+    """The trained supernet of a space, with `previous` to begin from if the config says so."""
+    run, train = context.run, context.run.supernet
+    measure_latencies(context, space)
+    reach_layers(context, space)
+    if run.supernet_weights:
+        return _published_supernet(context, space, place)
+    torch.manual_seed(seed_from(run.seed, "init", place.name))
+    supernet = Supernet(
+        space, sharing=train.sharing, drop_path_rate=train.drop_path, device=context.ranks.device, **run.shape,
+        model_args=context.model_args,
+    )  # fmt: skip
+    if context.ranks.first:
+        write_json(place / "space.json", space.to_dict())
+    if train.warm_start and previous is not None:
+        taken = supernet.warm_start(previous.state_dict())
+        context.log.say(f"{place.name}: {taken} of {len(supernet.flat)} weights begin from the previous supernet's")
+    context.log.say(f"{place.name}: {space.size():.3g} architectures, supernet with {len(supernet.flat):,} weights")
+    some = space.sample(random.Random(seed_from(run.seed, "health", place.name)))
+
+    def health(epoch: int) -> dict[str, float]:
+        images = np.arange(min(HEALTH_IMAGES, context.data.search_size))
+        probe = make_evaluator(context, supernet, None, "health")
+        return {
+            name: float(probe.correct(arch, images).mean() * 100)
+            for name, arch in (("smallest", space.smallest()), ("largest", space.largest()), ("random", some))
+        }
+
+    task = SupernetTask(supernet, train, run.seed)
+    _fit(context, task, train, place / "supernet", f"{place.name}: supernet", run.seed, at_epoch_end=health)
+    return supernet
+
+
+def _fit(context: Context, task: Any, train: Train, folder: Path, name: str, seed: int, **options: Any) -> None:
+    fit(
+        task, train, context.data, seed=seed, ranks=context.ranks, folder=folder, log=context.log, name=name,
+        stop=context.stop, amp=context.amp, **options,
+    )  # fmt: skip
+
+
+def _published_supernet(context: Context, space: Space, place: Path) -> Supernet:
+    """The supernet of a file, as it is; the file must stay the same while the run lasts."""
+    path = Path(context.run.supernet_weights).expanduser()
+    supernet = official_autoformer_supernet(path, space, **context.run.shape, device=context.ranks.device)
+    source, record = {"file": path.name, "sha256": sha256(path)}, place / "supernet.json"
+    if record.exists() and read_json(record) != source:
+        raise ValueError(
+            f"{context.folder} holds a run with another file than {path}; restore that, or give another --out."
+        )
+    if context.ranks.first:
+        write_json(place / "space.json", space.to_dict())
+        write_json(record, source)
+    context.log.say(
+        f"{place.name}: {space.size():.3g} architectures, {len(supernet.flat):,} weights of {path.name};"
+        " the supernet may have been trained on the held-out images, so take their accuracies as a ranking"
+    )
+    return supernet
+
+
+# Architectures
+
+
+def make_evaluator(
+    context: Context, supernet: Supernet, path: Path | None, name: str, *, racing: bool = False
+) -> Evaluator:
+    """Scores of a supernet's subnets, kept in a file, or nowhere."""
+    run, options = context.run, context.run.arch_search
+    common: dict[str, Any] = {"price": context.pricer, "calibration_images": options.calibration_images, "name": name}
+    records = Records(None) if path is None else context.records(path)
+    if path is not None:
+        common["unfinished"] = context.records(path.with_suffix(".part.jsonl"))
+    if racing:
+        common |= {"seed": seed_from(run.seed, "race"), "keep": max(options.parents, run.final.top)}
+    kind = RacingEvaluator if racing else Evaluator
+    return kind(supernet, context.data, context.ranks, context.log, records, context.stop, **common)
+
+
+def search_architectures(context: Context, supernet: Supernet, place: Path) -> list[Found]:
+    """The best networks of a space for every budget, finished.
+
+    Without a budget in the config, the limit of the space search is one, if the space has a network within it.
+    """
+    run, space, budgets = context.run, supernet.space, context.budgets
+    rng = random.Random(seed_from(run.seed, "budget"))
+    if not run.arch_search.budgets and not some_feasible(context, space):
+        context.log.say(f"{place.name}: no network is within {budgets[0]}, so the search goes without limits")
+        budgets = (Budget(),)
+    filters = [check_feasible(space, budget, context.pricer, rng) for budget in budgets]
+    racing = run.arch_search.racing
+    evaluate = make_evaluator(context, supernet, place / "evaluated.jsonl", f"{place.name}: search", racing=racing)
+    found = []
+    for index, (budget, feasible) in enumerate(zip(budgets, filters, strict=True)):
+        engine = _make_engine(run, space, feasible, evaluate.identity, index)
+        _evolve(context, engine, evaluate, f"{place.name}: {budget}" if budget.limits else place.name)
+        folder = place / f"search-{index}"
+        if context.ranks.first:
+            _write_archive(context, folder, engine, budget, evaluate)
+        finished = [
+            finish(context, supernet, arch, score, folder / f"finish-{i}", run.final.mode, run.final.train)
+            for i, (arch, score) in enumerate(engine.top(run.final.top))
+        ]
+        found.append(Found(budget, sorted(finished, key=lambda each: -each.accuracy)))
+    return found
+
+
+def _make_engine(
+    run: SearchRun, space: Space, feasible: Feasible, identity: Callable[[Arch], Arch], index: int
+) -> Evolution:
+    engine = RandomSearch if run.arch_search.method == "random" else Evolution
+    names = ("population", "generations", "parents", "crossover", "mutation", "p_depth", "p_embed", "p_block")
+    options: dict[str, Any] = {name: getattr(run.arch_search, name) for name in names}
+    options["seed"] = seed_from(run.seed, "evolution", index)
+    return engine(space, feasible=feasible, draw=feasible.draw, identity=identity, **options)
+
+
+def _evolve(context: Context, engine: Evolution, evaluate: Evaluator, where: str) -> None:
+    """Ask and tell until the search is over."""
+    while archs := engine.ask():
+        if isinstance(evaluate, RacingEvaluator):
+            scores = evaluate.generation(archs, [arch for arch, _ in engine.top(evaluate.keep)])
+        else:
+            scores = evaluate(archs)
+        engine.tell(list(zip(archs, scores, strict=True)))
+        generation, (best, score) = len(engine.history), engine.best
+        context.log.say(
+            f"{where}: generation {generation}: best {score:.2f} % with"
+            f" {context.pricer(best)['params'] / 1e6:.3g}M parameters, {len(engine.evaluated)} scored"
+        )
+        context.log.curve(where, generation, {"best": score, "mean": statistics.fmean(scores)})
+
+
+def _write_archive(context: Context, folder: Path, engine: Evolution, budget: Budget, evaluate: Evaluator) -> None:
+    full = [(a, score) for a, score in engine.evaluated.items() if evaluate.identity(a) in evaluate.scores]
+    records = [(arch, score, context.pricer(arch)) for arch, score in full]
+    fronts = {metric: pareto(records, metric) for metric in context.pricer(records[0][0])}
+    archive = {metric: [context.row(arch, score) for arch, score, _ in front] for metric, front in fronts.items()}
+    write_json(folder / "pareto.json", archive)
+    winner = {"budget": str(budget), "history": engine.history, **context.row(*engine.best)}
+    write_json(folder / "winner.json", winner)
+
+
+# Finish
+
+
+def finish(
+    context: Context, supernet: Supernet, arch: Arch, inherited: float, place: Path, mode: str, train: Train
+) -> Finished:  # fmt: skip
+    """Inherit, finetune or retrain one architecture."""
+    run, data, device = context.run, context.data, context.ranks.device
+    arch = arch.effective(run.data.img_size)
+    if mode == "retrain":
+        torch.manual_seed(seed_from(run.seed, "retrain", arch.key))
+        args = {**run.shape, **context.model_args, "drop_path_rate": train.drop_path}
+        model = MODELS[arch.family](arch, **args).to(device)
+    else:
+        options = {} if mode == "inherit" else {"drop_path_rate": train.drop_path}
+        model = supernet.extract(arch, **options)
+        recalibrate(model, (x.to(device) for x in data.calibration_batches(run.arch_search.calibration_images)))
+    if mode != "inherit":
+        _fit(context, ModelTask(model), train, place, f"{mode} {arch.key}", seed_from(run.seed, arch.key))
+    score = count_correct(context, place / "score.json", model, lambda first: data.search_images(first=first))
+    return Finished(arch, model, inherited, score["top1"])
+
+
+def count_correct(
+    context: Context, path: Path, model: nn.Module, batches: Callable[[int], Iterable[Batch]]
+) -> dict[str, float]:
+    return resumable_accuracy(path, model, batches, context.ranks, context.stop)
+
+
+def audit_ranking(context: Context, supernet: Supernet, place: Path) -> None:
+    """How well inherited accuracy ranks networks: finetune and retrain random ones (S3 Fig. 5)."""
+    run, count = context.run, context.run.space_search.audit
+    rng = random.Random(seed_from(run.seed, "audit"))
+    archs = [supernet.space.sample(rng) for _ in range(count)]
+    inherited = make_evaluator(context, supernet, place / "audit" / "scores.jsonl", "audit")(archs)
+    rows = []
+    for arch, score in zip(archs, inherited, strict=True):
+        row: dict[str, Any] = {"arch": arch.to_dict(), "inherited": score}
+        for mode in ("finetune", "retrain"):
+            folder = place / "audit" / f"{mode}-{arch.key}"
+            row[mode] = finish(context, supernet, arch, score, folder, mode, run.final.train).accuracy
+        rows.append(row)
+    report: dict[str, Any] = {"networks": rows}
+    for mode in ("finetune", "retrain"):
+        report[f"kendall_{mode}"] = correlation = rank_correlation(inherited, [row[mode] for row in rows])
+        context.log.say(f"audit: rank correlation with inherited accuracy after {mode}: {correlation:.3f}")
+    if context.ranks.first:
+        write_json(place / "audit.json", report)
+
+
+def rank_correlation(a: list[float], b: list[float]) -> float:
+    """Kendall's tau-b; 0 where it is not defined because one of the lists has a single value."""
+    from scipy.stats import kendalltau  # takes a second to import
+
+    found = float(kendalltau(a, b).statistic)
+    return found if np.isfinite(found) else 0.0

@@ -1,0 +1,283 @@
+"""From a config to a network: space search, supernet, architecture search, finish, export, in a folder that resumes.
+
+Every phase leaves its result in the run's folder and is passed over when it is found there, so the same command goes
+on wherever the last one ended:
+
+    run.json                 config, data fingerprint, tower, versions, commit
+    space0/ space1/ …        one folder per visited space: space.json, supernet/ (checkpoints), scores.jsonl (space
+                             search), evaluated.jsonl (architecture search, all budgets)
+    space_search.jsonl       the decision of every iteration, complete enough to be recomputed by hand
+    features/                what a decoder's frozen tower made of the images, if that is kept (tower.cache)
+    latency.json             where a budget limits latency: the milliseconds of every block, measured once
+    space…/search-0/         the architecture search of budget 0: winner.json, pareto.json, finish-…/
+    test-0.json …            how many test images the winner of each budget got right
+    model/                   the exported network (model-0/, model-1/ … with several budgets)
+    result.json              what was found; written last, after the test images were opened, once
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from s3zoo.artefact import save_model
+from s3zoo.files import Records, read_json, write_json
+from s3zoo.search import glit, s3
+from s3zoo.search.budget import Budget, Pricer, check_feasible, extents
+from s3zoo.search.config import SearchRun
+from s3zoo.search.latency import LatencyTable, this_device
+from s3zoo.search.phases import (
+    Context,
+    Finished,
+    Found,
+    audit_ranking,
+    count_correct,
+    decide_move,
+    measure_latencies,
+    reach_layers,
+    search_architectures,
+    some_feasible,
+    space_row,
+    train_supernet,
+    within_limit,
+)
+from s3zoo.search.space_search import Decision, backtrack
+from s3zoo.space import Space
+from s3zoo.supernet import Supernet
+from s3zoo.training.data import ImageData
+from s3zoo.training.distributed import Ranks
+from s3zoo.training.features import FeatureData, tower_of, tower_record
+from s3zoo.training.folder import check_folder, claim_folder
+from s3zoo.training.log import Log
+from s3zoo.training.loop import Stop, check
+from s3zoo.training.provenance import provenance
+
+
+def search(run: SearchRun, folder: Path, ranks: Ranks, log: Log, stop: Stop) -> dict[str, Any]:
+    """Search a network in this folder, or go on with it; what result.json says."""
+    context = prepare(run, folder, ranks, log, stop)
+    path = folder / "result.json"
+    if path.exists():
+        log.say(f"This run is finished; its result is in {path}")
+        return read_json(path)
+    if run.hierarchy == "glit":
+        found, visited = glit.search_hierarchy(context)
+    else:
+        found, visited = search_spaces(context)
+    return conclude(context, found, visited)
+
+
+# Before the first step
+
+
+def prepare(run: SearchRun, folder: Path, ranks: Ranks, log: Log, stop: Stop) -> Context:
+    """Open the images, refuse what cannot work out, and make the folder this run's."""
+    torch.set_num_threads(run.threads)
+    tower = _open_tower(run, ranks)
+    data = _open_images(run, folder, tower, ranks, log, stop)
+    data.check_splits()
+    # Where no budget is given, networks are held to the limit of the space search.
+    limit = Budget() if run.space_search.method == "none" else run.space_search.budget
+    budgets = tuple(map(Budget.parse, run.arch_search.budgets)) or (limit,)
+    priced: dict[str, Any] = run.priced
+    identity = {"data": data.fingerprint} | ({} if tower is None else {"tower": tower_record(tower)})
+    check_folder(folder, run, **identity)  # before minutes are spent on measuring
+    if not run.supernet_weights:
+        check(run.supernet, data, ranks)
+    if run.final.mode != "inherit" or run.space_search.audit:
+        check(run.final.train, data, ranks)
+    latency = _open_latencies(run, folder, tower, budgets, ranks)
+    sizes, pricer = Pricer(**priced), Pricer(**priced, latency=latency)
+    context = Context(run, folder, ranks, log, stop, data, tower, budgets, sizes, latency, pricer)
+    measure_latencies(context, run.space)
+    _check_feasible(context)
+    claim_folder(folder, run, ranks, **identity)
+    if run.space_search.method != "none" and not some_feasible(context, run.space):
+        listed = " or ".join(map(str, budgets))
+        log.say(f"{run.space.name} has no network within {listed}: it must be left, or the search will fail")
+    return context
+
+
+def _open_tower(run: SearchRun, ranks: Ranks) -> Any:
+    if run.space.family != "ladder":
+        return None
+    tower = tower_of(run.tower, run.data, ranks.device)
+    deepest = run.space.largest().depths[0]
+    if deepest > len(tower.blocks):
+        raise ValueError(
+            f"Space {run.space.name!r} has decoders of {deepest} layers, but the tower {run.tower.name} has fewer"
+            " blocks; take a deeper tower or a shallower space."
+        )
+    return tower
+
+
+def _open_images(run: SearchRun, folder: Path, tower: Any, ranks: Ranks, log: Log, stop: Stop) -> ImageData:
+    if tower is None:
+        return ImageData(run.data, run.seed, rank=ranks.rank, world=ranks.world)
+    place = Path(run.tower.cache_dir) if run.tower.cache_dir else folder / "features"
+    options: dict[str, Any] = {"cache": run.tower.cache, "folder": place, "log": log, "stop": stop}
+    return FeatureData(run.data, run.seed, tower, ranks, amp=run.amp and ranks.device.type == "cuda", **options)
+
+
+def _open_latencies(
+    run: SearchRun, folder: Path, tower: Any, budgets: tuple[Budget, ...], ranks: Ranks
+) -> LatencyTable | None:
+    """If a budget limits latency: this run's table, or the one that the config names, or an empty one."""
+    if not any("latency" in budget.limits for budget in budgets):
+        return None
+    table, options, path = None, run.arch_search, folder / "latency.json"
+    shape = run.shape | {"tower": "" if tower is None else run.tower.name}
+    if ranks.first:
+        here = {"batch_size": options.latency_batch, **this_device(ranks.device)}
+        if options.latency_table:
+            table = LatencyTable.load(path if path.exists() else options.latency_table, **shape)
+        elif path.exists():
+            table = LatencyTable.load(path, **shape, **here)
+        else:
+            table = LatencyTable.empty(run.space, **shape, batch_size=options.latency_batch, device=ranks.device)
+    table = ranks.from_first(table)
+    assert table is not None
+    table.tower = tower
+    return table
+
+
+def _check_feasible(context: Context) -> None:
+    """Say at once what the first space cannot give, as far as the search does not leave it."""
+    run, moves = context.run, context.run.space_search
+    if moves.method == "none":  # the only space there will be
+        first = glit.first_space(run) if run.hierarchy == "glit" else run.space
+        for budget in context.budgets:
+            check_feasible(first, budget, context.pricer, random.Random(run.seed))
+    elif moves.method == "s3" and not s3.samples(run.space, 1, random.Random(0), within_limit(context)):
+        extent = "{:,.0f} to {:,.0f}".format(*extents(run.space, context.sizes)[moves.limit_metric])
+        raise ValueError(
+            f"No sampled network of space {run.space.name!r} is within space_search.lower and upper; its"
+            f" {moves.limit_metric} go from {extent}, so change the limits or the space."
+        )
+
+
+# The spaces
+
+
+def search_spaces(context: Context) -> tuple[list[Found], list[dict[str, Any]]]:
+    """Visit spaces as S3 or S4 leads, then search the last one (or, with backtracking, the last feasible one).
+
+    Returns what was found there, and the visited spaces as result.json tells of them.
+    """
+    config, folder = context.run.space_search, context.folder
+    iterations = config.iterations if config.method != "none" else 0
+    decisions = context.records(folder / "space_search.jsonl")
+    supernets: list[Supernet] = []
+    visited: list[dict[str, Any]] = []
+    space: Space | None = first_space(context)
+    while space is not None:
+        index, place = len(supernets), folder / f"space{len(supernets)}"
+        supernets.append(train_supernet(context, space, place, supernets[-1] if supernets else None))
+        visited.append(space_row(context, space, index))
+        if index == iterations:
+            break
+        if config.search_each_space:
+            some = some_feasible(context, space)  # S3 may leave the budget and come back
+            visited[-1]["best"] = (
+                best_rows(context, search_architectures(context, supernets[-1], place)) if some else None
+            )
+        if index < len(decisions.rows):
+            decision = Decision.from_dict(decisions.rows[index]["decision"])
+        else:
+            decision = decide_move(context, supernets[-1], place, index)
+            decisions.append([{"iteration": index, "decision": decision.to_dict()}])
+        context.log.say(f"space{index}: {decision.told()}")
+        name = f"{context.run.space.name}_{index + 1}"
+        space = dataclasses.replace(decision.space, name=name) if decision.moved else None
+    last = len(supernets) - 1
+    if config.backtrack:
+        last = backtrack([supernet.space for supernet in supernets], lambda each: some_feasible(context, each))
+        if last < len(supernets) - 1:
+            context.log.say(f"backtracked to space{last}: the later ones have no network within the budget")
+            reach_layers(context, supernets[last].space)
+    if config.audit:
+        audit_ranking(context, supernets[last], folder / f"space{last}")
+    found = search_architectures(context, supernets[last], folder / f"space{last}")
+    visited[last]["best"] = best_rows(context, found)
+    return found, visited
+
+
+def first_space(context: Context) -> Space:
+    """The config's; decoders never grow deeper than their tower."""
+    space, tower = context.run.space, context.tower
+    if tower is None:
+        return space
+    blocks = float(len(tower.blocks))
+    dims = [dataclasses.replace(d, high=blocks) if d.gene == "depth" else d for d in space.dims]
+    return dataclasses.replace(space, dims=tuple(dims))
+
+
+def best_rows(context: Context, found: list[Found]) -> list[dict[str, Any]]:
+    return [each.networks[0].row(context) for each in found]
+
+
+# The end
+
+
+def conclude(context: Context, found: list[Found], visited: list[dict[str, Any]]) -> dict[str, Any]:
+    """Open the test images, once, and export the winners with what they give."""
+    run, rows = context.run, []
+    for index, (budget, networks) in enumerate(found):
+        best, path = networks[0], context.folder / f"test-{index}.json"
+        test = count_correct(context, path, best.model, lambda first: context.data.test_batches(first=first))
+        folder = context.folder / ("model" if len(found) == 1 else f"model-{index}")
+        row = {"budget": str(budget), "test": test, **best.row(context)}
+        rows.append(row)
+        latency = f", {row['latency']:.3g} ms" if "latency" in row else ""
+        context.log.say(
+            f"{budget if budget.limits else 'winner'}: {test['top1']:.2f} % of {test['images']} test images"
+            f" ({test['low']:.2f} to {test['high']:.2f}), {row['params'] / 1e6:.3g}M parameters,"
+            f" {row['macs'] / 1e6:.4g}M MACs{latency}; in {folder}"
+        )
+        if context.ranks.first:
+            _export(context, folder, best, budget, test, visited)
+    result = {"name": run.name, "seed": run.seed, "winners": rows, "spaces": visited}
+    if context.ranks.first:
+        write_json(context.folder / "result.json", result)
+    context.ranks.wait()
+    return result
+
+
+def _export(
+    context: Context, folder: Path, best: Finished, budget: Budget, test: dict[str, float],
+    visited: list[dict[str, Any]],
+) -> None:  # fmt: skip
+    """A folder that timm opens, with where the network comes from."""
+    run, data = context.run, context.run.data
+    metrics = {"test": test, "held-out": {"top1": best.accuracy, "images": context.data.search_size}}
+    record = provenance("search", run, context.folder, context.ranks, metrics=metrics)
+    record |= {"space": run.space.name, "budget": str(budget), "final": run.final.mode}
+    record["trajectory"] = _trajectory(context.folder, visited)
+    record["cost"]["subnets_scored"] = _subnets_scored(context.folder)
+    if run.supernet_weights:
+        record["supernet"] = read_json(context.folder / "space0" / "supernet.json")
+    if context.tower is not None:
+        record["tower"] = tower_record(context.tower)
+    cfg = {key: getattr(data, key) for key in ("mean", "std", "crop_pct", "interpolation")}
+    cfg["label_names"] = list(context.data.classes)
+    save_model(folder, best.model, provenance=record, pretrained_cfg=cfg)
+
+
+def _trajectory(folder: Path, visited: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The visited spaces: sizes, ranges, and the choices where there are several."""
+    rows = []
+    for row in visited:
+        space = Space.from_dict(read_json(folder / f"space{row['index']}" / "space.json"))
+        choices = {dim.name: list(dim.choices) for dim in space.dims if len(dim.choices) > 1}
+        rows.append({key: value for key, value in row.items() if key != "best"} | {"choices": choices})
+    return rows
+
+
+def _subnets_scored(folder: Path) -> int:
+    """Over all spaces, each architecture as often as a supernet scored it anew."""
+    files = [*folder.glob("space*/scores.jsonl"), *folder.glob("space*/evaluated.jsonl")]
+    return sum("arch" in row for path in files for row in Records(path, write=False).rows)
