@@ -12,6 +12,7 @@ import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from torch import Tensor
 from s3zoo.training import data as data_module
 from s3zoo.training.config import Data
 from s3zoo.training.data import ImageData, posterized
-from s3zoo.training.splits import find_split
+from s3zoo.training.splits import balanced_order, divided, find_split
 
 DIGITS = Data(
     name="digits", holdout=300, num_classes=10, img_size=8, in_chans=1, mean=(0.25,), std=(0.5,), crop_pct=1.0,
@@ -93,6 +94,16 @@ def greys(batches: Iterable[tuple[Tensor, ...]]) -> list[int]:
 
 
 # Splits
+
+
+def test_a_division_by_hand() -> None:
+    """The example of balanced_order's and divided's docstrings."""
+    classes = np.array([0, 0, 0, 0, 1, 1, 1, 2, 2])
+    assert balanced_order(classes, 0).tolist() == [0, 8, 4, 1, 7, 6, 2, 5, 3]
+    split: Any = SimpleNamespace(targets=classes, where="here")
+    for limit, trained in ((0, [2, 3, 5, 6, 7]), (3, [2, 6, 7])):
+        held_out, rest = divided(split, Data(holdout=4, train_limit=limit), 0)
+        assert held_out.tolist() == [0, 8, 4, 1] and rest.tolist() == trained
 
 
 def test_digits_are_divided_into_training_search_and_test() -> None:

@@ -401,6 +401,20 @@ def test_what_was_answered_before_a_crash_is_not_asked_again(
         assert [Arch.from_dict(row["arch"]) for row in rows] == [whole.identity(arch) for arch in archs]
 
 
+def test_the_worked_example_of_the_module() -> None:
+    """Five images, predictions p and draws u as in its docstring, no relatives."""
+    p, u = np.array([0.98, 0.9, 0.5, 0.5, 0.02]), np.array([0.7, 0.6, 0.4, 0.5, 0.9])
+    sampling: Any = object.__new__(racing._Sampling)
+    sampling.predicted, sampling.spread, sampling.weight = p, p * (1 - p), np.sqrt(p * (1 - p))
+    sampling.priority, sampling.others = sampling.weight / u, np.zeros((0, 5))
+    sampling.order = np.argsort(-sampling.priority)
+    assert sampling.order.tolist() == [2, 3, 1, 0, 4]
+    for answers, accuracy in (([True], 78), ([False], 38), ([True, False], 58), ([True, True], 78)):
+        assert sampling.estimates(np.array([answers]))[0] == pytest.approx([accuracy])
+    agreed = np.repeat([10, 9], [900, 30])
+    assert racing._predicted(agreed, 10)[0] == pytest.approx(0.9966, abs=5e-5)
+
+
 def test_few_images_are_simply_all_seen() -> None:
     world = World(6, 1, 60, seed=9)
     archs = world.generations(1, 20)[0]

@@ -16,7 +16,10 @@ import pytest
 import torch
 
 from s3zoo import cli, files
+from s3zoo.search.config import SearchRun
+from s3zoo.training.config import load_config, overridden, to_dict
 from s3zoo.training.distributed import Ranks
+from s3zoo.training.folder import check_folder
 from s3zoo.training.session import held, run_job
 
 ONE = Ranks(0, 1, torch.device("cpu"))
@@ -130,3 +133,15 @@ def test_other_errors_of_the_system_keep_their_traceback(tmp_path):
 
     with pytest.raises(OSError, match="Input/output"):
         cli.run(broken, [])
+
+
+def test_a_folder_of_a_release_with_fewer_settings_is_resumed(tmp_path: Path) -> None:
+    """What it did not store was at its default; any other value is another run."""
+    run = load_config("debug_s3", SearchRun, "search")
+    stored = to_dict(run)
+    del stored["space_search"]["limit"], stored["supernet"]["warm_start"], stored["tower"]
+    files.write_json(tmp_path / "run.json", {"config": stored})
+    check_folder(tmp_path, run)
+    other = overridden(run, ["supernet.warm_start=true", "space_search.upper=5e3"])
+    with pytest.raises(ValueError, match=r"differs in space_search\.upper, supernet\.warm_start\)"):
+        check_folder(tmp_path, other)

@@ -9,8 +9,30 @@ pi_i = min(1, w_i / t), t being the priority of image n + 1 (priority sampling).
     accuracy = mean(q) + 1/N sum over the sample of (x_i - q_i) / pi_i        x_i: right or wrong
 
 estimates a candidate's accuracy for any prediction q, with an error that vanishes as the sample becomes the whole and
-is the smaller, the better q is. Relatives err alike: q_i = p_i + sum over references of b_r (x_ri - p_i), where ridge
-regression on the sample says whom the candidate takes after.
+is the smaller, the better q is.
+
+A worked example, with q = p. Of five images the references predict, and the seed draws:
+
+    image             1      2      3      4      5
+    p             0.98   0.90   0.50   0.50   0.02     mean 0.58: what is expected of a network not yet seen
+    w             0.14   0.30   0.50   0.50   0.14
+    u             0.70   0.60   0.40   0.50   0.90
+    w / u         0.20   0.50   1.25   1.00   0.16     so they are asked in the order 3, 4, 2, 1, 5
+
+A candidate gets image 3 right. The next priority is t = 1, so pi_3 = 0.5 / 1: image 3 stands for two like it, and
+
+    accuracy = 0.58 + 1/5 (1 - 0.5) / 0.5 = 0.78            (0.38 if it had been wrong)
+
+It gets image 4 wrong. Now t = 0.5, pi_3 = pi_4 = 1: both were certain to be asked, and stand for themselves alone:
+
+    accuracy = 0.58 + 1/5 ((1 - 0.5) / 1 + (0 - 0.5) / 1) = 0.58
+
+Images 1, 2 and 5 were not asked; that their answers are taken from the references costs little, as these agree on them.
+The 1 / pi make the estimate right on average: an image that is asked half the time counts twice when it is.
+
+Relatives err alike, so a better prediction than p is q_i = p_i + sum over references of b_r (x_ri - p_i): a candidate
+that has agreed with reference r where r surprised (x_ri - p_i is large) probably does so on images not asked, too.
+Ridge regression on the sample gives the b_r.
 """
 
 from __future__ import annotations
@@ -198,8 +220,12 @@ class _Sampling:
         self.others = references[best] - self.predicted  # (references, images)
 
     def estimates(self, right: np.ndarray) -> tuple[np.ndarray, Callable[[int | None], np.ndarray]]:
-        """Accuracies in percent of who answered so on the first images, and a function that gives the variances:
-        of each accuracy, or of its difference from that of one of the candidates."""
+        """Estimated accuracies in percent of candidates, and a function that gives their variances.
+
+        `right` has a row for each candidate: its answers to the first images of the order. The function takes None for
+        the variance of each accuracy, or the number of a candidate for that of the difference from its accuracy: two
+        candidates see the same images, so what they have in common cancels.
+        """
         total, seen = len(self.order), right.shape[1]
         chance = np.minimum(1, self.weight / self.priority[self.order[seen]])  # of each image to be in the sample
         sample = self.order[:seen]
@@ -208,13 +234,16 @@ class _Sampling:
         square = (100 / total / chance[sample]) ** 2 * (1 - chance[sample])
         unsure = max(int((square > 0).sum()), 1)
         plain = float((off**2 @ square).mean())
-        # The coefficients of relatives are of the order 1 / references: so strong a ridge, in units of the noise.
+        # b = (A diag(square) A' + ridge)^-1 A diag(square) off, with A the references' surprises on the sample: least
+        # squares with the weights of the variance to be made small. Before any image is seen, each b_r is expected to
+        # be of the order 1 / references: that fixes the strength of the ridge, in units of the noise.
         others = self.others[:, sample]
         gram = (others * square) @ others.T
         ridge = gram + (len(others) * plain / unsure + 1e-12) * np.eye(len(others))
         solved = np.linalg.solve(ridge, others * square)  # (references, images seen)
         coefficients = off @ solved.T  # (racers, references)
-        # What is left when the image itself has no say in its prediction: without this, estimates would be biased.
+        # Residuals with the image itself left out of the fit (the diagonal of the hat matrix): a prediction that has
+        # seen the answer would make the estimate biased.
         rest = (off - coefficients @ others) / (1 - (solved * others).sum(0))
         mean = self.predicted.mean() + coefficients @ self.others.mean(1)
         estimate = 100 * (mean + (rest / chance[sample]).sum(1) / total)
@@ -232,8 +261,11 @@ class _Sampling:
 def _predicted(right: np.ndarray, n: int) -> np.ndarray:
     """The chance that a network gets an image right: the share of the n references, drawn a little towards a half.
 
-    How far is read off the references: an image on which all others agree is dissented from by the one left out in
-    a share q of cases, and unanimous images shall be predicted so.
+    If all references are right, the chance is not 1 but 1 - q, and q can be read off the references: leave each out in
+    turn; of the images on which all the others agree, it disagrees with them on a share q (counting from 0.5, so that
+    it is neither 0 nor 1). With right = n, (right + prior) / (n + 2 prior) is 1 - q if prior = n q / (1 - 2 q). For
+    example, with n = 10 references, 900 images unanimous and 30 with one dissenter: q = 30.5 / (30.5 + 10 * 900.05)
+    = 0.34 %, prior = 0.034, and unanimity means 0.9966 instead of 1.
     """
     unanimous = int(((right == 0) | (right == n)).sum())
     single = int(((right == 1) | (right == n - 1)).sum())

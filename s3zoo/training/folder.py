@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import platform
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 import s3zoo
 from s3zoo.files import read_json, write_json
 from s3zoo.paths import commit
+from s3zoo.space import Space
 from s3zoo.training.config import difference, to_dict
 from s3zoo.training.distributed import Ranks
 
@@ -30,7 +32,7 @@ def check_folder(folder: Path, run: Any, **identity: Any) -> None:
     if not (folder / "run.json").exists():
         return
     then = read_json(folder / "run.json")
-    changed = [key for key in difference(then["config"], to_dict(run)) if not _harmless(key)]
+    changed = [key for key in difference(completed(then["config"], run), to_dict(run)) if not _harmless(key)]
     if changed:
         raise ValueError(
             f"{folder} holds a run with another config (it differs in {', '.join(changed)}); give another"
@@ -59,6 +61,20 @@ def claim_folder(folder: Path, run: Any, ranks: Ranks, **identity: Any) -> None:
         raise ValueError(
             f"{folder} is not the same folder for all {ranks.world} processes; give an --out that all nodes share."
         )
+
+
+def completed(stored: dict[str, Any], run: Any) -> dict[str, Any]:
+    """The config that an earlier release stored, with the settings that it did not have yet at their defaults."""
+    full = dict(stored)
+    for field in dataclasses.fields(run):
+        value = getattr(run, field.name)
+        if field.name not in stored:
+            made = field.default_factory() if callable(field.default_factory) else field.default
+            if made is not dataclasses.MISSING:
+                full |= to_dict({field.name: made})
+        elif dataclasses.is_dataclass(value) and not isinstance(value, Space):
+            full[field.name] = completed(stored[field.name], value)
+    return full
 
 
 def _harmless(key: str) -> bool:

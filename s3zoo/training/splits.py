@@ -42,7 +42,12 @@ DECODER_ERRORS = (
 
 
 def hashed(*words: int | np.ndarray) -> np.ndarray:
-    """A uniform 64-bit number for each combination of integers (splitmix64 steps), the same on every machine."""
+    """A uniform 64-bit number for each combination of integers (splitmix64 steps), the same on every machine.
+
+    Arrays are combined element by element: `hashed(seed, SPLIT, np.arange(n))` is a number for each of n images, which
+    another seed or another stream (SPLIT, ORDER, …) makes an independent one. Unlike a generator it has no state: image
+    7's number is the same whether or not the others are asked for, so ranks, loader workers and resumed runs agree.
+    """
     state: np.ndarray = np.zeros(1, np.uint64)
     for word in words:
         value = np.asarray(word & (2**64 - 1) if isinstance(word, int) else word).astype(np.uint64)
@@ -299,7 +304,14 @@ def check_classes(train: Iterable[str], test: Iterable[str], where: str) -> None
 
 
 def balanced_order(targets: np.ndarray, seed: int) -> np.ndarray:
-    """All images in a seeded order whose every beginning has the classes in numbers as equal as can be."""
+    """All images in a seeded order whose every beginning has the classes in numbers as equal as can be.
+
+    The images of each class are shuffled, then the classes take turns: every class's first image, every class's second,
+    and so on, within a turn in a drawn order of the classes. For example, with classes 0 0 0 0 1 1 1 2 2 and seed 0:
+
+        images     0 8 4   1 7 6   2 5   3
+        classes    0 2 1   0 2 1   0 1   0
+    """
     shuffled = np.argsort(hashed(seed, SPLIT, np.arange(len(targets))), kind="stable")
     by_class = shuffled[np.argsort(targets[shuffled], kind="stable")]
     counts = np.bincount(targets)
@@ -309,7 +321,12 @@ def balanced_order(targets: np.ndarray, seed: int) -> np.ndarray:
 
 
 def divided(split: Split, config: Data, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """The held-out images in their order, and the training images; both balanced over classes and disjoint."""
+    """The held-out images in their order, and the training images; both balanced over classes and disjoint.
+
+    In the example of `balanced_order`, the last image of each class (7, 5 and 3) is never held out, so that no class is
+    without training images. A holdout of 4 is the beginning of the rest, 0 8 4 1; trained on are 2 3 5 6 7, or with a
+    train_limit of 3 the next three in the order: 7, 6 and 2.
+    """
     order = balanced_order(split.targets, seed)
     _, last = np.unique(split.targets[order][::-1], return_index=True)
     stays = np.zeros(len(order), bool)
