@@ -139,9 +139,9 @@ def test_a_folder_of_a_release_with_fewer_settings_is_resumed(tmp_path: Path) ->
     """What it did not store was at its default; any other value is another run."""
     run = load_config("debug_s3", SearchRun, "search")
     stored = to_dict(run)
-    del stored["space_search"]["limit"], stored["supernet"]["warm_start"], stored["tower"]
+    del stored["space_search"]["limit"], stored["supernet"]["freeze_unsampled"], stored["tower"]
     files.write_json(tmp_path / "run.json", {"config": stored})
     check_folder(tmp_path, run)
-    other = overridden(run, ["supernet.warm_start=true", "space_search.upper=5e3"])
-    with pytest.raises(ValueError, match=r"differs in space_search\.upper, supernet\.warm_start\)"):
+    other = overridden(run, ["supernet.freeze_unsampled=true", "space_search.upper=5e3"])
+    with pytest.raises(ValueError, match=r"differs in space_search\.upper, supernet\.freeze_unsampled\)"):
         check_folder(tmp_path, other)
