@@ -112,6 +112,8 @@ def replacing_files(folder: Path, names: Sequence[str]) -> Iterator[Path]:
             yield temporary
             written = {path.name for path in temporary.iterdir()}
             assert names[-1] in written <= set(names), f"{sorted(written)} of {list(names)}"
+            for name in written:  # safetensors makes files that only their owner can read
+                os.chmod(temporary / name, temporary.stat().st_mode & 0o666)
             if any(os.path.lexists(folder / name) for name in names):
                 _swap(temporary, folder, names)
             else:

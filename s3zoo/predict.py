@@ -64,8 +64,8 @@ def predict(spec: str, paths: list[Path], *, top: int = 5, device: str = "auto")
     import torch
     from timm.data import create_transform, resolve_model_data_config
 
+    from s3zoo.models.open import class_names, open_model
     from s3zoo.training.distributed import start
-    from s3zoo.training.opening import class_names, open_model
 
     where = start(device).device
     model = open_model(spec).to(where).eval()

@@ -14,7 +14,7 @@ from PIL import Image
 
 from s3zoo.artefact import save_model
 from s3zoo.cli import main as cli
-from s3zoo.training.opening import class_names
+from s3zoo.models.open import class_names
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 ARCH = {

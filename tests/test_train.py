@@ -24,6 +24,7 @@ from toy_train import ARCH, DIGITS, config
 from s3zoo import cards
 from s3zoo.artefact import load_config as load_model_config
 from s3zoo.cli import main as cli
+from s3zoo.models.open import model_with
 from s3zoo.training.accuracy import accuracy
 from s3zoo.training.config import Data, Train, TrainRun, load_config, to_dict
 from s3zoo.training.data import ImageData
@@ -31,7 +32,6 @@ from s3zoo.training.datasets import DATASETS, find_data
 from s3zoo.training.distributed import Ranks
 from s3zoo.training.log import Log
 from s3zoo.training.loop import Stop, layer_scales
-from s3zoo.training.opening import model_with
 from s3zoo.training.run import Training, freeze, resolved
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -23,7 +23,8 @@ from s3zoo.cost import RELATIVE_ROWS
 from s3zoo.models import official
 from s3zoo.models._base import Plain
 from s3zoo.models.layers import DropPath, HeadProjection, QkvLinear, trunc_normal_
-from s3zoo.models.loading import IMAGENET, NOTHING_PUBLISHED, build, fit_pos_embed, fit_weights, unwrap
+from s3zoo.models.loading import IMAGENET, NOTHING_PUBLISHED, build, fit_pos_embed, fit_weights
+from s3zoo.models.official import unwrap
 
 __all__ = ["AutoFormer", "checkpoint_filter_fn", "largest_arch", "subnet_state_dict"]  # register_model adds the others
 

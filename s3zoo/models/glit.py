@@ -23,7 +23,8 @@ from torch.utils.checkpoint import checkpoint
 from s3zoo.arch import Arch, GLiTBlock, Stage
 from s3zoo.models._base import ArchLike, Plain, Size
 from s3zoo.models.layers import DropPath, HeadProjection, QkvLinear
-from s3zoo.models.loading import FOLDER, IMAGENET, NOTHING_PUBLISHED, build, fit_pos_embed, fit_weights, unwrap
+from s3zoo.models.loading import FOLDER, IMAGENET, NOTHING_PUBLISHED, build, fit_pos_embed, fit_weights
+from s3zoo.models.official import unwrap
 
 
 class Attention(nn.Module):

@@ -33,7 +33,8 @@ from torch import Tensor, nn
 from s3zoo.arch import Arch, LadderBlock, Stage
 from s3zoo.models._base import ArchLike, Size, ZooModel, init_linear
 from s3zoo.models.layers import DropPath, HeadLinear, HeadProjection
-from s3zoo.models.loading import IMAGENET, build, find_weights, fit_weights, unwrap
+from s3zoo.models.loading import IMAGENET, build, find_weights, fit_weights
+from s3zoo.models.official import unwrap
 
 __all__ = ["Ladder", "build_tower", "tower_features"]  # register_model adds the entrypoints
 

@@ -5,7 +5,6 @@ first without looking at the second, and fall back to a pickle if it does not fi
 """
 
 import dataclasses
-import json
 import logging
 import math
 from collections.abc import Callable, Mapping
@@ -14,7 +13,6 @@ from typing import Any
 
 import torch
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
-from safetensors import SafetensorError, safe_open
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.layers import resample_abs_pos_embed
 from timm.models import PretrainedCfg, build_model_with_cfg
@@ -23,13 +21,19 @@ from timm.models._hub import download_from_hf
 from torch import Tensor
 
 from s3zoo.arch import Arch
-from s3zoo.files import sha256
 from s3zoo.models._base import Plain, ZooModel
+from s3zoo.models.folder import (
+    CONFIG,
+    WEIGHTS,
+    check_safetensors,
+    check_sums,
+    read_json_object,
+    read_network,
+)
+from s3zoo.models.official import read_checkpoint
 
 _logger = logging.getLogger(__name__)
 
-WEIGHTS = "model.safetensors"
-CONFIG = "config.json"
 BUNDLED = Path(__file__).resolve().parent.parent / "weights"  # folders that come with s3zoo
 
 IMAGENET = {
@@ -42,13 +46,6 @@ IMAGENET = {
 }
 FOLDER = "timm.create_model('local-dir:<folder>', pretrained=True)"
 NOTHING_PUBLISHED = f"No weights of {{}} are published; use pretrained=False, or load a trained folder with {FOLDER}."
-
-
-def unwrap(state_dict: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The weights of a training script's file, where they lie beside the optimizer's state."""
-    for wrapper in ("model", "state_dict"):
-        state_dict = state_dict[wrapper] if isinstance(state_dict.get(wrapper), Mapping) else state_dict
-    return dict(state_dict)
 
 
 def fit_weights(
@@ -107,7 +104,7 @@ def fit_pos_embed(pos_embed: Tensor, model: Plain) -> Tensor:
 def bundled(name: str) -> tuple[Arch, dict[str, Any]]:
     """The architecture of a network whose weights come with s3zoo, and timm's config of it."""
     folder = BUNDLED / name
-    config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    config = read_json_object(folder / CONFIG)
     cfg = {key: tuple(value) if isinstance(value, list) else value for key, value in config["pretrained_cfg"].items()}
     return Arch.from_dict(config["model_args"]["arch"]), cfg | {"file": str(folder)}
 
@@ -153,27 +150,15 @@ _told: set[str] = set()  # sources of which was said that they are unverified
 
 def _check(path: Path, where: str) -> None:
     """Refuse a file that is no safetensors, or not the one that the config beside it describes."""
-    recorded = _recorded_sha256(path.with_name(CONFIG))
-    if recorded is not None and sha256(path) != recorded:
-        raise ValueError(
-            f"The weights of {where} are not those that its {CONFIG} describes (their sha256 differs): they were"
-            f" changed or damaged on the way; get {path} again."
-        )
-    try:
-        with safe_open(path, "pt"):
-            pass
-    except SafetensorError as error:
-        raise ValueError(f"{str(path)!r} is no intact safetensors file ({error}); get it again.") from None
+    config = read_json_object(path.with_name(CONFIG)) if path.with_name(CONFIG).is_file() else {}
+    ours = config.get("s3zoo")
+    recorded = ours.get("sha256") if isinstance(ours, dict) else None  # None: not by us
+    if recorded is not None:
+        check_sums(path.parent, [path.name], {path.name: recorded})
+    check_safetensors(path)
     if recorded is None and where not in _told:
         _told.add(where)
         _logger.warning("The weights of %s are unverified: nobody recorded their sha256 for s3zoo.", where)
-
-
-def _recorded_sha256(config: Path) -> str | None:
-    try:
-        return str(json.loads(config.read_text(encoding="utf-8"))["s3zoo"]["sha256"])
-    except (OSError, ValueError, KeyError, TypeError):  # not by us
-        return None
 
 
 def build(
@@ -187,15 +172,24 @@ def build(
     cfg = resolve_pretrained_cfg(variant, chosen, overlay)
     if pretrained and not (cfg.has_weights or cfg.state_dict):
         raise ValueError(refusal.format(variant))
+    cache_dir = kwargs.get("cache_dir")
+    if cfg.source == "local-dir":  # timm has read its config without a look at what it asks for
+        read_network(str(cfg.file))
+    elif cfg.source == "hf-hub":
+        read_network(Path(download_from_hf(str(cfg.hf_hub_id), CONFIG, cache_dir=cache_dir)).parent)
     kwargs["arch"] = arch = Arch.parse(kwargs["arch"])
     out_indices = 3 if issubclass(model, Plain) else tuple(range(len(arch.stages)))
     feature_cfg = dict(out_indices=out_indices, flatten_sequential=True, feature_cls="getter")
     feature_cfg |= kwargs.pop("feature_cfg", None) or {}
-    path = find_weights(cfg, kwargs.get("cache_dir")) if pretrained else None
-    given: Any = cfg if path is None else dataclasses.replace(cfg, source=None, file=str(path), state_dict=None)
+    given: Any = cfg
+    path = find_weights(cfg, cache_dir) if pretrained else None
+    if path is not None:
+        given = dataclasses.replace(cfg, source=None, file=str(path), state_dict=None)
+    if pretrained and given.file and not given.state_dict:  # read here: timm would prefer averaged weights
+        given = dataclasses.replace(given, source=None, file=None, state_dict=read_checkpoint(given.file))
     kwargs |= {"pretrained_filter_fn": filter_fn, "feature_cfg": feature_cfg, "pretrained_cfg": given}
     built: Any = build_model_with_cfg(model, variant, pretrained, **kwargs)
-    if path is not None:  # what the model tells about itself is where the weights are, not how they came here
-        del built.pretrained_cfg["file"]
+    if given is not cfg:  # what the model tells about itself is where the weights are, not how they came here
+        built.pretrained_cfg.pop("state_dict", None)
         built.pretrained_cfg |= {k: v for k, v in (("source", cfg.source), ("file", cfg.file)) if v is not None}
     return built

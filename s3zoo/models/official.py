@@ -1,7 +1,7 @@
-"""Official checkpoint files: read without running what a pickle asks for, fetched once, kept in our layout.
+"""Checkpoint files: read without running what a pickle asks for; official ones fetched once, kept in our layout.
 
-The authors publish pickles that hold more than tensors (training arguments, numpy scalars). They are read with
-`weights_only` and the few harmless types below, never without.
+Authors publish pickles that hold more than tensors (training arguments, numpy scalars). Every one is read here, with
+`weights_only` and the few harmless types below, never without, and its weights are found by one rule (`unwrap`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import re
 import shutil
 import urllib.request
 import warnings
+import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from http.client import HTTPException
 from pathlib import Path
@@ -29,6 +31,7 @@ from timm.models._hub import get_cache_dir
 from torch import Tensor
 
 from s3zoo.files import replacing, sha256
+from s3zoo.models.folder import check_finite
 
 _logger = logging.getLogger(__name__)
 
@@ -37,82 +40,135 @@ StateDict = dict[str, Tensor]
 LAYOUT_VERSION = 1  # of the converted files in the cache; a file of another version is converted again
 TIMEOUT = 30  # seconds without a byte before a download is given up
 
-_scalar = np.float64(0).__reduce__()[0]  # the function that rebuilds numpy scalars, at its place in this numpy
-_SAFE_GLOBALS: list[Any] = [
+_scalar, _reconstruct = np.float64(0).__reduce__()[0], np.zeros(0).__reduce__()[0]
+# What may be rebuilt from a pickle besides tensors: numbers and arrays of numpy, and plain holders of values. The mm
+# package adds the curves that mmengine keeps (`allow`); there is no other list.
+_ALLOWED: list[Any] = [
     argparse.Namespace,
+    slice,
+    np.ndarray,
     np.dtype,
-    (_scalar, "numpy.core.multiarray.scalar"),  # numpy 1 and 2 pickle the same function under different names
-    (_scalar, "numpy._core.multiarray.scalar"),
+    # numpy 1 and 2 pickle the same functions under different names
+    *((function, f"{core}.multiarray.{name}") for core in ("numpy.core", "numpy._core")
+      for function, name in ((_scalar, "scalar"), (_reconstruct, "_reconstruct"))),
     *(kind for kind in vars(np.dtypes).values() if isinstance(kind, type)),
-]
+]  # fmt: skip
 
 
-def read_checkpoint(path: str | Path) -> StateDict:
-    """The tensors of a checkpoint file (.pth or .safetensors), by name; anything else is a `ValueError`."""
-    path = Path(path).expanduser()
+def allow(*harmless: Any) -> None:
+    """Let pickles rebuild these too: classes and functions that do nothing but hold values."""
+    _ALLOWED.extend(harmless)
+
+
+def read_file(file: Any, map_location: Any = "cpu") -> Any:
+    """What a checkpoint holds (a path or an open file; pickled or safetensors); nothing in it is run.
+
+    A `ValueError` says what is wrong: a web page, a damaged file (zip files have checksums, which torch ignores), or
+    one that wants to run code.
+    """
+    if not isinstance(file, str | Path):
+        return _unpickled(file, "The checkpoint", map_location)
+    path = Path(file).expanduser()
+    name = repr(str(path))
     if not path.is_file():
-        raise ValueError(f"There is no checkpoint file at {str(path)!r}; give the path of a .pth or .safetensors file.")
-    with path.open("rb") as file:
-        start = file.read(64)
+        raise ValueError(f"There is no checkpoint file at {name}; give the path of a .pth or .safetensors file.")
+    with path.open("rb") as opened:
+        start = opened.read(64)
     if not start:
-        raise ValueError(f"{str(path)!r} is empty; download the checkpoint again.")
+        raise ValueError(f"{name} is empty; download the checkpoint again.")
     if start.lstrip().startswith(b"<"):
-        raise ValueError(f"{str(path)!r} is a web page, not a checkpoint; download the file itself.")
+        raise ValueError(f"{name} is a web page, not a checkpoint; download the file itself.")
     if start.startswith(b"version https://git-lfs"):
-        raise ValueError(f"{str(path)!r} is a Git LFS pointer, not a checkpoint; fetch it with `git lfs pull`.")
+        raise ValueError(f"{name} is a Git LFS pointer, not a checkpoint; fetch it with `git lfs pull`.")
     if start[8:9] == b"{":  # 8 bytes of length, then JSON
-        content = _read_safetensors(path)
-    else:
-        content = _read_pickle(path, is_pickle=start.startswith(b"\x80"))
-    if isinstance(content, Mapping):
-        content = next((content[k] for k in ("model", "state_dict") if isinstance(content.get(k), Mapping)), content)
+        try:
+            return load_file(path, device=str(map_location) if isinstance(map_location, str | torch.device) else "cpu")
+        except SafetensorError as error:
+            raise ValueError(f"{name} is truncated or damaged ({error}); download it again.") from None
+    if start.startswith(b"PK"):
+        _check_zip(path, name)
+    return _unpickled(path, name, map_location, is_pickle=start.startswith(b"\x80"))
+
+
+def _check_zip(path: Path, name: str) -> None:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+    except (zipfile.BadZipFile, OSError, NotImplementedError, RuntimeError, EOFError, zlib.error):
+        damaged = "its table of contents"
+    if damaged is not None:
+        raise ValueError(
+            f"{name} is truncated or not a checkpoint: {damaged} does not have its checksum; download it again or give"
+            " another file."
+        )
+
+
+def _unpickled(file: Any, name: str, map_location: Any, is_pickle: bool = False) -> Any:
+    with torch.serialization.safe_globals(_ALLOWED), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # on pickle protocols: what cannot be read is refused below
+        try:
+            wanted = torch.serialization.get_unsafe_globals_in_checkpoint(file) if isinstance(file, Path) else []
+        except (ValueError, RuntimeError, pickle.UnpicklingError):  # the format before zip files, or damaged
+            wanted = []
+        if wanted:
+            raise _wants_code(name, ", ".join(sorted(wanted)))
+        try:
+            return torch.load(file, map_location=map_location, weights_only=True)
+        except pickle.UnpicklingError as error:
+            found = re.search(r"GLOBAL ([\w.]+)", str(error))
+            if found:
+                raise _wants_code(name, found[1]) from None
+            if is_pickle:  # with an instruction that tensors do not need
+                raise _wants_code(name, "it holds more than tensors") from None
+        except Exception:  # torch raises many kinds here, from EOFError to RuntimeError
+            pass
+    raise ValueError(f"{name} is truncated or not a checkpoint; download it again or give another file.")
+
+
+def _wants_code(name: str, names: str) -> ValueError:
+    return ValueError(
+        f"{name} wants to run code while it is read ({names}), which is refused; give a file that holds tensors only, "
+        "such as safetensors."
+    )
+
+
+def unwrap(content: Any, *, ema: bool = False, name: str = "The checkpoint") -> StateDict:
+    """The weights by name in what a training script saved, where they may lie beside the optimizer's state.
+
+    They are the model's own, and with `ema` the averaged ones; a file that has only averaged weights gives these, and
+    says so.
+    """
+    own, averaged = ("model", "state_dict"), ("model_ema", "state_dict_ema")
+    for _ in range(2):  # a state_dict may lie in a model
+        if not isinstance(content, Mapping):
+            break
+        held = [key for key in own + averaged if isinstance(content.get(key), Mapping)]
+        chosen = next((key for key in held if (key in averaged) == ema), None)
+        if chosen is None and held and not ema:
+            chosen = held[0]
+            _logger.warning("%s holds averaged weights (EMA) only, under %r; these are taken.", name, chosen)
+        if chosen is None and ema and not any(key in averaged for key in held):
+            raise ValueError(f"{name} holds no averaged weights (EMA) under {' or '.join(map(repr, averaged))}.")
+        if chosen is None:
+            break
+        content, ema = content[chosen], False
     if (
         not isinstance(content, Mapping)
         or not content
         or not all(isinstance(k, str) and isinstance(v, Tensor) for k, v in content.items())
     ):
         raise ValueError(
-            f"{str(path)!r} holds no model weights (tensors by name, directly or under 'model'); "
-            "give the checkpoint that the authors published."
+            f"{name} holds no model weights (tensors by name, directly or under 'model' or 'state_dict'); give the"
+            " checkpoint that the authors published."
         )
     return clean_state_dict(dict(content))
 
 
-def _read_safetensors(path: Path) -> Any:
-    try:
-        return load_file(path)
-    except SafetensorError as error:
-        raise ValueError(f"{str(path)!r} is truncated or damaged ({error}); download it again.") from None
-
-
-def _read_pickle(path: Path, is_pickle: bool) -> Any:
-    with torch.serialization.safe_globals(_SAFE_GLOBALS):
-        try:
-            wanted = torch.serialization.get_unsafe_globals_in_checkpoint(path)
-        except (ValueError, RuntimeError):  # the format before zip files, or damaged: loading tells
-            wanted = []
-        if wanted:
-            raise _wants_code(path, ", ".join(sorted(wanted)))
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # on pickle protocols: what cannot be read is refused below
-                return torch.load(path, map_location="cpu", weights_only=True)
-        except pickle.UnpicklingError as error:
-            found = re.search(r"GLOBAL ([\w.]+)", str(error))
-            if found:
-                raise _wants_code(path, found[1]) from None
-            if is_pickle:  # with an instruction that tensors do not need
-                raise _wants_code(path, "it holds more than tensors") from None
-        except Exception:  # torch raises many kinds here, from EOFError to RuntimeError
-            pass
-    raise ValueError(f"{str(path)!r} is truncated or not a checkpoint; download it again or give another file.")
-
-
-def _wants_code(path: Path, names: str) -> ValueError:
-    return ValueError(
-        f"{str(path)!r} wants to run code while it is read ({names}), which is refused; "
-        "give a file that holds tensors only, such as safetensors."
-    )
+def read_checkpoint(path: str | Path, *, ema: bool = False) -> StateDict:
+    """The tensors of a checkpoint file (.pth or .safetensors), by name; anything else is a `ValueError`."""
+    weights = unwrap(read_file(path), ema=ema, name=repr(str(path)))
+    check_finite(weights, repr(str(path)))
+    return weights
 
 
 def converted(

@@ -27,7 +27,8 @@ from torch import Tensor, nn
 from s3zoo.arch import Arch, S3Block, Stage
 from s3zoo.models._base import ArchLike, BlockSequence, Hierarchical, Size
 from s3zoo.models.layers import DropPath, HeadProjection, QkvLinear, trunc_normal_
-from s3zoo.models.loading import IMAGENET, build, bundled, fit_weights, unwrap
+from s3zoo.models.loading import IMAGENET, build, bundled, fit_weights
+from s3zoo.models.official import unwrap
 
 # register_model adds the entrypoints
 __all__ = ["S3", "checkpoint_filter_fn", "timm_differs", "timm_model_args", "to_timm_state_dict"]

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from s3zoo.arch import Arch, ShuntedBlock, Stage
 from s3zoo.models._base import ArchLike, BlockSequence, Hierarchical, Size
 from s3zoo.models.layers import DropPath, HeadLinear, HeadProjection
-from s3zoo.models.loading import FOLDER, IMAGENET, NOTHING_PUBLISHED, build, fit_weights, unwrap
+from s3zoo.models.loading import FOLDER, IMAGENET, NOTHING_PUBLISHED, build, fit_weights
+from s3zoo.models.official import unwrap
 
 __all__ = ["Shunted", "checkpoint_filter_fn"]  # register_model adds the entrypoints
 

@@ -63,7 +63,7 @@ def configured(arguments: argparse.Namespace) -> tuple[TrainRun, str]:
     if is_config:
         run, name = load_config(target, TrainRun, "train"), ""
     else:
-        from s3zoo.training.opening import source  # with torch
+        from s3zoo.models.open import source  # with torch
 
         source(target)  # says what is wrong with it
         recipe = "scratch" if arguments.scratch else "probe" if arguments.probe else "finetune"

@@ -25,13 +25,13 @@ from timm.task import DistillationTeacher
 from torch import Tensor, nn
 
 from s3zoo.files import replacing
+from s3zoo.models.open import digest, label_names, open_model
 from s3zoo.training.config import Data, Distil
 from s3zoo.training.data import ImageData
 from s3zoo.training.distributed import Ranks
 from s3zoo.training.features import augmentations
 from s3zoo.training.log import Log
 from s3zoo.training.loop import Inputs, ModelTask, Stop, cross_entropy
-from s3zoo.training.opening import digest, label_names, open_model
 from s3zoo.training.resumable import fill_arrays, row_groups
 
 

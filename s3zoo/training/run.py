@@ -22,6 +22,7 @@ from torch import nn
 
 from s3zoo.artefact import save_model
 from s3zoo.files import read_json, write_json
+from s3zoo.models.open import digest, model_with, open_model, reset_head, seen
 from s3zoo.training.accuracy import hits, resumable_accuracy
 from s3zoo.training.config import Data, TrainRun
 from s3zoo.training.data import ImageData
@@ -30,7 +31,6 @@ from s3zoo.training.distributed import Ranks
 from s3zoo.training.folder import check_folder, claim_folder
 from s3zoo.training.log import Log
 from s3zoo.training.loop import ModelTask, Stop, check, fit, layer_scales, seed_from
-from s3zoo.training.opening import digest, model_with, open_model, reset_head, seen
 from s3zoo.training.provenance import provenance
 
 

@@ -5,29 +5,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import difflib
-import json
 import logging
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import timm
 import torch.nn.functional as F
-from huggingface_hub.errors import EntryNotFoundError
 from mmengine.model import BaseModule
 from mmengine.registry import MODELS
 from timm.models import PretrainedCfg, SwinTransformer, group_parameters, split_model_name_tag
-from timm.models._hub import download_from_hf, load_model_config_from_hf, load_model_config_from_path
 from torch import Tensor, nn
 
 import s3zoo.models  # noqa: F401  (registers the networks)
 from s3zoo.arch import Arch, S3Block, Stage
 from s3zoo.models._base import Hierarchical, ZooModel
-from s3zoo.models.loading import CONFIG, WEIGHTS, find_weights
-from s3zoo.transfer.mm.checkpoints import load_weights, read_weights
+from s3zoo.models.folder import WEIGHTS
+from s3zoo.models.open import described, read_weights, source
+from s3zoo.transfer.mm.checkpoints import load_weights
 from s3zoo.transfer.mm.pyramid import ChannelNorm, SimplePyramid
 
 _logger = logging.getLogger(__name__)
@@ -195,36 +190,36 @@ class S3ZooBackbone(BaseModule):
             self.load(self.pretrained, self.prefix)
         self._is_init = True
 
-    def load(self, source: Any, prefix: str | None = None) -> None:
+    def load(self, place: Any, prefix: str | None = None) -> None:
         """Load the network's weights from what `pretrained` may be, or say in one sentence why they do not fit."""
-        if source is True:
+        if place is True:
             if not self.published:
                 raise ValueError(f"No weights are published for {self.name}; give a file or a folder as `pretrained`.")
-            source = self.published
-        if isinstance(source, str) and timm.is_model(split_model_name_tag(source)[0]):
-            source = _pretrained_cfg(source)
+            place = self.published
+        if isinstance(place, str) and timm.is_model(split_model_name_tag(place)[0]):
+            place = _pretrained_cfg(place)
         args: dict[str, Any]
-        if isinstance(source, PretrainedCfg):
-            if not source.has_weights and not isinstance(self.model, ZooModel):  # s3zoo's networks say why
-                raise ValueError(f"No weights are published as {source.architecture}; give a file or a folder.")
-            args = dict(pretrained_cfg=source, num_classes=source.num_classes)
-            what = f"of {source.hf_hub_id or source.url or source.architecture}"
+        if isinstance(place, PretrainedCfg):
+            if not place.has_weights and not isinstance(self.model, ZooModel):  # s3zoo's networks say why
+                raise ValueError(f"No weights are published as {place.architecture}; give a file or a folder.")
+            args = dict(pretrained_cfg=place, num_classes=place.num_classes)
+            what = f"of {place.hf_hub_id or place.url or place.architecture}"
         else:
-            weights, input_size = _read(source)
+            weights, input_size = read_weights(place)
             prefix = prefix or ("backbone" if any(key.startswith("backbone.") for key in weights) else "")
             prefix = prefix if prefix.endswith(".") or not prefix else prefix + "."
             weights = {key.removeprefix(prefix): value for key, value in weights.items() if key.startswith(prefix)}
             if not weights:
-                raise ValueError(f"{source!r} has no weight that starts with {prefix!r}; correct the prefix.")
+                raise ValueError(f"{place!r} has no weight that starts with {prefix!r}; correct the prefix.")
             if any(key.startswith("model.") for key in weights):  # of a backbone like this one
-                return load_weights(self, weights, repr(source))
+                return load_weights(self, weights, repr(place))
             # With the model's own number of classes timm is strict. The filter of s3zoo's networks is strict in any
             # case, and ignores a classifier of another number, whatever it is called there.
             ours = isinstance(self.model, ZooModel)
             classes = 0 if ours else _num_classes(weights, self.model)
             overlay = dict(state_dict=weights, source="", input_size=input_size, num_classes=1 if ours else classes)
             args = dict(pretrained_cfg_overlay=overlay, num_classes=classes)
-            what = f"in {source!r}"
+            what = f"in {place!r}"
         loaded = self._pretrained_net(args, what).state_dict()
         self.model.load_state_dict({name: loaded[name] for name in self.model.state_dict()})
 
@@ -259,24 +254,11 @@ def _source(pretrained: Any, init_cfg: Any) -> tuple[Any, str | None]:
 
 def _resolve(model: str, args: dict[str, Any]) -> tuple[str, dict[str, Any], Any]:
     """timm's name of the network, all of its arguments, and where its own weights are."""
-    kind, _, place = model.partition(":")
-    name, _ = split_model_name_tag(model)
-    known = timm.is_model(name)  # a folder of that name is "./name"
-    if kind in ("local-dir", "hf-hub", "hf_hub") or not known and Path(model).expanduser().is_dir():
-        folder = Path(place if kind == "local-dir" else model).expanduser().resolve()
-        on_hub = kind in ("hf-hub", "hf_hub")
-        if not on_hub and not (folder / "config.json").is_file():
-            raise ValueError(f"{str(folder)!r} holds no config.json; give a folder with {WEIGHTS} and config.json.")
-        try:
-            cfg, name, own = load_model_config_from_hf(place) if on_hub else load_model_config_from_path(folder)
-        except Exception as error:  # the Hub's client raises many kinds
-            raise ValueError(f"The config of {model!r} cannot be read: {' '.join(str(error).split())[:300]}") from None
-        return name, dict(own or {}) | args, f"hf-hub:{place}" if on_hub else str(folder)
-    if not known:
-        near = difflib.get_close_matches(name, timm.list_models(), n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else "give a name of timm.list_models() or a folder."
-        raise ValueError(f"There is no network {model!r}; {hint}")
-    return name, args, _pretrained_cfg(model)
+    place = source(model)
+    if place == model and ":" not in model:
+        return split_model_name_tag(model)[0], args, _pretrained_cfg(model)
+    config = described(place)
+    return config["architecture"], {**(config.get("model_args") or {}), **args}, place.removeprefix("local-dir:")
 
 
 def _pretrained_cfg(name: str) -> PretrainedCfg | None:
@@ -347,35 +329,6 @@ def _wants_norm(net: Any, indices: list[int]) -> bool:
     stage = net.get_submodule(info[indices[-1]]["module"])
     last = list(stage.children())[-1:] or [stage]
     return _has_attention(net) and "norm" not in type(last[0]).__name__.lower()
-
-
-def _read(source: str) -> tuple[dict[str, Tensor], tuple[int, ...] | None]:
-    """The weights in a file, a folder or a repository of the Hub, and the input size that a config beside them says."""
-    path = Path(source).expanduser()
-    repository = source.removeprefix("hf-hub:").removeprefix("hf_hub:")
-    if path.is_dir():
-        path = find_weights(PretrainedCfg(source="local-dir", file=str(path))) or path
-    elif not path.exists():
-        if repository == source and (source.count("/") != 1 or path.suffix in (".pth", ".pt", ".safetensors")):
-            raise ValueError(
-                f"pretrained is {source!r}, which is no file or folder here, no network, and no Hub id "
-                "(user/repository); correct the path or the name."
-            )
-        try:
-            with contextlib.suppress(EntryNotFoundError):
-                download_from_hf(repository, CONFIG)  # beside the weights, it has their sha256
-            path = find_weights(PretrainedCfg(hf_hub_id=repository)) or path
-        except (ValueError, FileNotFoundError):
-            raise
-        except Exception as error:  # the Hub's client raises many kinds
-            said = " ".join(str(error).split())[:300]
-            raise ValueError(f"{repository!r} cannot be fetched from the Hugging Face Hub: {said}") from None
-    try:
-        config = json.loads(path.with_name(CONFIG).read_text(encoding="utf-8"))
-        size = tuple(config["pretrained_cfg"]["input_size"])
-    except (OSError, ValueError, KeyError, TypeError):  # there is none, or not of a network
-        size = None
-    return read_weights(path), size
 
 
 def _num_classes(weights: Mapping[str, Tensor], net: Any) -> int:

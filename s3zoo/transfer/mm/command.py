@@ -19,7 +19,9 @@ from mmengine.config import Config, DictAction
 from mmengine.logging import MMLogger
 from mmengine.model import MMDistributedDataParallel, is_model_wrapper, revert_sync_batchnorm
 from mmengine.runner import Runner, find_latest_checkpoint
+from torch import Tensor
 
+from s3zoo.models.open import model_folder
 from s3zoo.paths import commit
 from s3zoo.training import distributed
 from s3zoo.transfer.mm import checkpoints
@@ -35,6 +37,7 @@ from s3zoo.transfer.mm.config import (
     set_data,
     without_pretrained,
 )
+from s3zoo.transfer.mm.folder import export_detector, load_detector
 
 MODEL = "model"  # below the work folder: the trained model as safetensors and config
 
@@ -188,7 +191,7 @@ def train(argv: list[str] | None = None) -> int:
             }
             folder = Path(cfg.work_dir) / MODEL
             lasting = portable(cfg, getattr(net.backbone, "written_out", None))
-            checkpoints.export_detector(lasting, net.state_dict(), folder, meta, provenance)
+            export_detector(lasting, net.state_dict(), folder, meta, provenance)
             print(f"The model is in {folder}; try s3zoo predict_mm {folder} IMAGE --out pictures")
     except KeyboardInterrupt:
         if first() and (Path(cfg.work_dir) / "last_checkpoint").is_file():
@@ -213,16 +216,20 @@ def _prepare(cfg: Config, args: argparse.Namespace, splits: Sequence[str]) -> No
     check_data(cfg, splits)
 
 
-def _model_arguments(words: list[str]) -> tuple[Config | None, str, list[str]]:
-    """CONFIG CHECKPOINT …, or the FOLDER that training has exported, which is both."""
-    folder = Path(words[0]).expanduser()
-    if folder.is_dir():
-        if (folder / MODEL / checkpoints.CONFIG_JSON).is_file():  # the folder of a run
-            folder /= MODEL
-        return checkpoints.load_detector(folder).cfg, str(folder), words[1:]
-    if len(words) < 2:
-        raise ValueError(f"{words[0]!r} is no folder of an exported model; give a config and its checkpoint.")
-    return None, words[1], words[2:]
+def _opened(words: list[str], options: dict[str, Any]) -> tuple[Config, dict[str, Tensor], str, list[str]]:
+    """Config, weights and their name of CONFIG CHECKPOINT … or of the FOLDER that training wrote, and the words left.
+
+    A config is a program of the user's; a folder may come from anywhere, and only what is harmless in it is used.
+    """
+    folder = model_folder(words[0])
+    if folder is None and not Path(words[0]).expanduser().is_dir():
+        if len(words) < 2:
+            raise ValueError(f"{words[0]!r} is no folder of an exported model; give a config and its checkpoint.")
+        return load_config(words[0], options), checkpoints.read_weights(words[1]), repr(words[1]), words[2:]
+    exported = load_detector(folder or words[0])
+    check_keys(exported.cfg, options)
+    exported.cfg.merge_from_dict(options)
+    return exported.cfg, exported.state_dict, repr(str(folder)), words[1:]
 
 
 @plain_text()
@@ -243,15 +250,9 @@ def test(argv: list[str] | None = None) -> int:
     parser.add_argument("--work-dir", type=Path, default=Path("runs/test_mm"), help="folder of the log and metrics")
     parser.add_argument("--tta", action="store_true", help="test at several scales and flipped (the config's tta_*)")
     args = parser.parse_args(argv)
-    cfg, checkpoint, rest = _model_arguments(args.model)
+    cfg, weights, name, rest = _opened(args.model, args.cfg_options)
     if rest:
         raise ValueError(f"{rest[0]!r} is one argument too many; give CONFIG CHECKPOINT or FOLDER.")
-    if cfg is None:
-        cfg = load_config(args.model[0], args.cfg_options)
-    else:
-        check_keys(cfg, args.cfg_options)
-        cfg.merge_from_dict(args.cfg_options)
-    weights = checkpoints.read_weights(checkpoint)
     if args.tta:
         if "tta_model" not in cfg or "tta_pipeline" not in cfg:
             raise ValueError("--tta needs tta_model and tta_pipeline in the config, which mmdet has for boxes only.")
@@ -264,7 +265,7 @@ def test(argv: list[str] | None = None) -> int:
     try:
         runner = _runner(cfg)
         model = runner.model.module if is_model_wrapper(runner.model) else runner.model
-        checkpoints.load_weights(model.module if args.tta else model, weights, repr(checkpoint))
+        checkpoints.load_weights(model.module if args.tta else model, weights, name)
         with contextlib.redirect_stdout(_Aside(runner.logger)):
             metrics = runner.test()
         if first():
@@ -299,8 +300,7 @@ def predict(argv: list[str] | None = None) -> int:
     device = distributed.start(args.device).device
     _check_folder("--out", args.out)
     quiet()
-    cfg, checkpoint, images = _model_arguments(args.model)
-    cfg = cfg or load_config(args.model[0])
+    cfg, weights, name, images = _opened(args.model, {})
     if args.classes:
         set_classes(cfg, [name.strip() for name in args.classes.split(",")])
     if not images:
@@ -310,7 +310,7 @@ def predict(argv: list[str] | None = None) -> int:
             raise FileNotFoundError(f"There is no image at {image!r}; give files, as in photos/*.jpg.")
     from s3zoo.transfer.mm.drawing import Predictor
 
-    predictor = Predictor(cfg, checkpoints.read_weights(checkpoint), repr(checkpoint), str(device), args.threshold)
+    predictor = Predictor(cfg, weights, name, str(device), args.threshold)
     rows = []
     try:
         for image in images:

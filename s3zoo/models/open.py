@@ -1,71 +1,119 @@
-"""A model by its name, folder or file: built, loaded, and every way in which that can fail said in a sentence."""
+"""A model by its name, folder, file or Hub id: built, loaded, and every way in which that can fail said in a sentence.
+
+Every command opens models here: timm's and the zoo's names ("s3_tiny"), folders of a model or of a run that holds one
+("runs/mine"), "hf-hub:owner/name", and weights from a file.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import timm
 import torch
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError
 from timm.data import ImageNetInfo, infer_imagenet_subset, resolve_data_config
-from timm.models import is_model, parse_model_name
-from timm.models._hub import load_model_config_from_path
+from timm.models import PretrainedCfg, is_model, parse_model_name
+from timm.models._hub import download_from_hf
 from torch import Tensor, nn
 
 import s3zoo  # noqa: F401  (its models are timm's from here on)
-from s3zoo.models.loading import CONFIG
+from s3zoo.files import settle
+from s3zoo.models.folder import CONFIG, WEIGHTS, check_finite, check_sums, read_network
+from s3zoo.models.loading import find_weights
 from s3zoo.models.official import read_checkpoint
 
 OPTIONAL = ("img_size", "drop_path_rate")  # not every network of timm takes them
 
 
+def model_folder(path: str | Path) -> Path | None:
+    """The folder of a model that a path stands for: itself, or `model` in the folder of a run; None if neither is."""
+    path = Path(path).expanduser()
+    for folder in (path, path / "model"):
+        settle(folder)
+        if (folder / CONFIG).is_file():
+            return folder
+    return None
+
+
 def source(spec: str) -> str:
     """What timm.create_model understands; a folder, of a model or of a run that holds one, becomes local-dir:FOLDER."""
-    path = Path(spec.removeprefix("local-dir:")).expanduser()
-    folder = path if (path / CONFIG).is_file() else path / "model"
-    if (folder / CONFIG).is_file() and (path.is_dir() and ("/" in spec or not is_model(spec))):
-        return f"local-dir:{folder}"
-    if spec.startswith("hf-hub:"):
+    if spec.startswith(("hf-hub:", "hf_hub:")):
         return spec
-    if path.is_dir():
-        raise ValueError(f"The folder {str(path)!r} holds no model; give one with {CONFIG} and model.safetensors.")
-    if path.is_file():
-        if path.name == "model.safetensors" and (path.parent / CONFIG).is_file():
-            return f"local-dir:{path.parent}"
+    name = spec.partition(".")[0]
+    local = spec.startswith("local-dir:") or "/" in spec
+    if is_model(name) and not local:  # a folder of that name is "./name"
+        return spec
+    path = Path(spec.removeprefix("local-dir:")).expanduser()
+    try:
+        folder = model_folder(path)
+        if path.is_file() and path.name == WEIGHTS and (path.parent / CONFIG).is_file():
+            folder = path.parent
+        exists = path.exists()
+    except OSError as error:  # a name of more than 255 bytes, a link to itself
+        raise ValueError(f"{spec[:60]!r} cannot be looked up ({error.strerror}); give another path.") from None
+    if folder is not None:
+        return f"local-dir:{folder}"
+    if exists and path.is_dir():
+        raise ValueError(f"The folder {str(path)!r} holds no model; give one with {CONFIG} and {WEIGHTS}.")
+    if exists:
         raise ValueError(
             f"{spec!r} is a file, which does not say of which network; name the network and give the file as weights."
         )
-    name = spec.partition(".")[0]
-    if not is_model(name):
-        near = difflib.get_close_matches(name, timm.list_models(), n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else "; timm.list_models() has the names."
-        raise ValueError(f"There is no model or folder {spec!r}{hint}")
-    return spec
+    near = difflib.get_close_matches(name, timm.list_models(), n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else "; timm.list_models() and `s3zoo zoo` have the names."
+    raise ValueError(f"There is no model or folder {spec!r}{hint}")
+
+
+def described(spec: str) -> dict[str, Any]:
+    """The checked config.json of a folder or Hub repository as `source` gives it; empty for a name."""
+    kind, place = parse_model_name(spec)
+    if kind == "local-dir":
+        return read_network(place)
+    if kind == "hf-hub":
+        return _in_one_sentence(spec, lambda: read_network(Path(download_from_hf(place, CONFIG)).parent))
+    return {}
 
 
 def open_model(spec: str, *, pretrained: bool = True, **options: Any) -> Any:
     """A model of timm, of this zoo or of a folder. An option that only some networks have is left out where it must."""
     name = source(spec)
+    config = described(name)
+    folder = Path(name.removeprefix("local-dir:"))
+    if pretrained and name.startswith("local-dir:") and "sha256" in config.get("s3zoo", {}):
+        if not (folder / WEIGHTS).is_file():
+            raise ValueError(f"{str(folder)!r} holds no {WEIGHTS}, and no other file is loaded; give its folder.")
+        check_sums(folder, [WEIGHTS], config["s3zoo"]["sha256"])
     while True:
         try:
-            return timm.create_model(name, pretrained=pretrained, **options)
+            model = _in_one_sentence(spec, lambda: timm.create_model(name, pretrained=pretrained, **options))
+            break
         except TypeError as error:
             match = re.search(r"unexpected keyword argument '(\w+)'", str(error))
             if match is None or match[1] not in options:
-                raise
+                raise ValueError(f"The model {spec} does not take its arguments ({error}).") from None
             if match[1] not in OPTIONAL:
                 raise ValueError(f"{spec} takes no argument {match[1]!r}; remove it from model_args.") from None
             del options[match[1]]
-        except (RuntimeError, OSError, HfHubHTTPError, HFValidationError, AssertionError) as error:
-            said = " ".join(str(error).split()) or type(error).__name__
-            if _offline(error):
-                said = "the Hugging Face Hub cannot be reached and the weights are not in the cache"
-            raise ValueError(f"The model {spec} cannot be opened: {said[:300].rstrip('.')}.") from error
+    if pretrained:
+        check_finite(model.state_dict(), spec)
+    return model
+
+
+def _in_one_sentence(spec: str, action: Callable[[], Any]) -> Any:
+    """What timm, torch and the Hub's client raise in many kinds."""
+    try:
+        return action()
+    except (RuntimeError, OSError, HfHubHTTPError, HFValidationError, AssertionError) as error:
+        said = " ".join(str(error).split()) or type(error).__name__
+        if _offline(error):
+            said = "the Hugging Face Hub cannot be reached and the weights are not in the cache"
+        raise ValueError(f"The model {spec} cannot be opened: {said[:300].rstrip('.')}.") from error
 
 
 def _offline(error: BaseException | None) -> bool:
@@ -105,6 +153,35 @@ def model_with(spec: str, weights: str, **options: Any) -> Any:
     return model
 
 
+def read_weights(spec: str) -> tuple[dict[str, Tensor], tuple[int, ...] | None]:
+    """The weights in a file, a folder or a repository of the Hub, and the input size that a config beside them says."""
+    path = Path(spec).expanduser()
+    repository = spec.removeprefix("hf-hub:").removeprefix("hf_hub:")
+    if path.is_dir():
+        path = find_weights(PretrainedCfg(source="local-dir", file=str(model_folder(path) or path))) or path
+    elif not path.exists():
+        if repository == spec and (spec.count("/") != 1 or path.suffix in (".pth", ".pt", ".safetensors")):
+            raise ValueError(
+                f"{spec!r} is no file or folder here, no network, and no Hub id (user/repository); correct the path or"
+                " the name."
+            )
+        path = _in_one_sentence(spec, lambda: _fetch(repository))
+    try:
+        config = read_network(path.parent) if (path.parent / CONFIG).is_file() else {}
+    except ValueError:  # of something else than a network: a detector, say
+        config = {}
+    size = (config.get("pretrained_cfg") or {}).get("input_size")
+    return read_checkpoint(path), tuple(size) if size else None
+
+
+def _fetch(repository: str) -> Path:
+    with contextlib.suppress(EntryNotFoundError):
+        download_from_hf(repository, CONFIG)  # beside the weights, it has their sha256
+    path = find_weights(PretrainedCfg(hf_hub_id=repository))
+    assert path is not None
+    return path
+
+
 def _check_names(model: nn.Module, state: dict[str, Tensor], classifier: str, what: str, spec: str) -> None:
     """timm loads what it finds if only the classifier is new; weights of another network must not pass for these."""
     other = (classifier + ".", "num_batches_tracked")
@@ -139,16 +216,15 @@ def seen(spec: str) -> dict[str, Any]:
     """The preprocessing of a model that need not be built: timm's data config, with in_chans."""
     name = source(spec)
     kind, rest = parse_model_name(name)
-    if kind == "local-dir":
-        cfg = load_model_config_from_path(Path(rest))[0]  # type: ignore[arg-type]
-    elif kind is None:
+    if kind is not None:
+        config = described(name)
+        cfg = config.get("pretrained_cfg", config)
+    else:
         try:
             found = timm.get_pretrained_cfg(rest, allow_unregistered=False)
         except RuntimeError as error:
             raise ValueError(f"{error} timm.list_pretrained('{rest.partition('.')[0]}*') has the tags.") from None
         cfg = found.to_dict() if found is not None else {}
-    else:
-        cfg = open_model(spec, pretrained=False).pretrained_cfg
     return resolve_data_config(pretrained_cfg=cfg or {"input_size": (3, 224, 224)})
 
 

@@ -1,0 +1,328 @@
+"""The folder that is a model: safetensors, a `config.json` that describes them, and what else a kind of folder has.
+
+Whoever made a folder decides what stands in it, so it is read as data: JSON of a closed list of fields and types, of
+which nothing opens a file or an address outside the folder. `config.json` records the sha256 of the weights and, in
+`schema_version`, the form it has; older forms are migrated.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from timm.models import PretrainedCfg
+from torch import Tensor
+
+from s3zoo.arch import Arch
+from s3zoo.files import Fields, check_fields, parse_json, replacing_files, settle, sha256, write_json
+from s3zoo.versions import Migration, migrated
+
+WEIGHTS = "model.safetensors"
+CONFIG = "config.json"
+ALLOW_NONFINITE = "S3ZOO_ALLOW_NONFINITE"  # environment variable: whoever wants to look at broken weights sets it to 1
+LARGEST = 1 << 20  # of sizes and counts in a config: more is a mistake, or meant to fill the memory
+
+_ZOO_ARGS: Fields = {
+    "arch": dict,
+    "img_size": (int, list),
+    "in_chans": int,
+    "num_classes": int,
+    "global_pool": str,
+    "dynamic_img_size": bool,
+    "drop_rate": (int, float),
+    "drop_path_rate": (int, float),
+    "tower": str,
+    "pretrained_tower": (bool, str),
+    "tower_sha256": str,
+    "ladder": str,
+    "gate": bool,
+}
+_SIZES = ("input_size", "test_input_size", "min_input_size")
+_CFG_FIELDS: Fields = {
+    **dict.fromkeys((*_SIZES, "mean", "std", "pool_size", "test_pool_size", "label_names", "notes"), list),
+    **dict.fromkeys(("first_conv", "classifier", "paper_ids"), (str, list)),
+    **dict.fromkeys(("crop_pct", "test_crop_pct"), (int, float)),
+    **dict.fromkeys(("num_classes", "label_offset"), int),
+    "custom_load": (bool, str),
+    "fixed_input_size": bool,
+    "label_descriptions": dict,
+}
+_CFG_WORDS = {
+    "interpolation": ("nearest", "bilinear", "bicubic", "box", "hamming", "lanczos", "random"),
+    "crop_mode": ("center", "squash", "border"),
+}
+_ELSEWHERE = {"state_dict", "url", "file"}  # of PretrainedCfg: other sources of weights
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of folder: which files it has beside `config.json`, and what it is in a sentence.
+
+    Args:
+        files: those of which the config records the sha256.
+        migrations: from older schema versions, as `versions.migrated` takes them; they get the whole config.
+    """
+
+    what: str
+    files: tuple[str, ...] = (WEIGHTS,)
+    schema_version: int = 1
+    migrations: Mapping[int, Migration] = field(default_factory=dict)
+
+    def write(
+        self,
+        folder: str | Path,
+        tensors: Mapping[str, Tensor],
+        config: dict[str, Any],
+        texts: Mapping[str, str] | None = None,
+    ) -> Path:
+        """Write weights, further files and config, which gets their sha256; a kill leaves the old folder or the new."""
+        folder, texts = new_folder(folder), texts or {}
+        with replacing_files(folder, (*self.files, *(name for name in texts if name not in self.files), CONFIG)) as new:
+            save_tensors(tensors, new / WEIGHTS)
+            for name, text in texts.items():
+                (new / name).write_text(text, encoding="utf-8")
+            sums = {name: sha256(new / name) for name in self.files}
+            config["s3zoo"]["sha256"] = sums if len(sums) > 1 else sums[WEIGHTS]
+            write_json(new / CONFIG, config, indent=2)
+        return folder
+
+    def read(self, folder: str | Path, *, verify: bool = True) -> dict[str, Any]:
+        """The config of a folder in the form of today's version; with `verify`, its files are those it describes."""
+        folder = Path(folder).expanduser()
+        settle(folder)
+        for name in (CONFIG, *self.files):
+            if not (folder / name).is_file():
+                need = f"{', '.join(self.files)} and {CONFIG}"
+                raise ValueError(f"{str(folder)!r} holds no {name}; give a folder with {need}, which is {self.what}.")
+        config = read_json_object(folder / CONFIG)
+        where = f"{str(folder / CONFIG)!r} "
+        ours = section(config, where)
+        for name in ("schema_version", "sha256"):
+            if name not in ours:
+                raise ValueError(f"{where}does not say its {name}, so s3zoo did not write it; give {self.what}.")
+        whole = {**config, "schema_version": ours["schema_version"]}
+        config = migrated(whole, self.schema_version, self.migrations, f"{str(folder / CONFIG)!r}: ")
+        config["s3zoo"] = {**section(config, where), "schema_version": config.pop("schema_version")}
+        if verify:
+            check_sums(folder, self.files, config["s3zoo"]["sha256"])
+        return config
+
+
+def new_folder(folder: str | Path) -> Path:
+    folder = Path(folder).expanduser()
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{str(folder)!r} is a file, but must be a folder to write the model into.")
+    return folder
+
+
+def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Clones: a subnet is a view of its supernet's storage, and safetensors takes neither views nor shared tensors."""
+    copies = {
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
+    }
+    try:
+        save_file(copies, path, metadata={"format": "pt"})  # one key: with more, the bytes vary between runs
+    except SafetensorError as error:
+        code = re.search(r"os error (\d+)", str(error))  # a full disk, say: the caller knows OSErrors
+        if code is None:
+            raise
+        raise OSError(int(code[1]), os.strerror(int(code[1])), str(path)) from error
+
+
+# Reading
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    try:
+        content = parse_json(path.read_bytes())
+        check_fields(content, {})
+    except (ValueError, OSError) as error:
+        said = error.strerror if isinstance(error, OSError) else error
+        raise ValueError(f"{str(path)!r} is not valid ({said}); get it again, or write the model again.") from None
+    return content
+
+
+def section(config: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """What s3zoo says about a folder in its config: the field "s3zoo", checked."""
+    ours = config.get("s3zoo")
+    if not isinstance(ours, dict):
+        raise ValueError(f"{where}was not written by s3zoo; give a folder that save_model wrote.")
+    kinds: Fields = {
+        "version": str, "arch_key": str, "params": int, "provenance": dict, "sha256": (str, dict), "arch": dict
+    }  # fmt: skip
+    _check(ours, {key: kind for key, kind in kinds.items() if key in ours}, f"{where}s3zoo")
+    return ours
+
+
+def check_sums(folder: Path, files: Iterable[str], sums: Any) -> None:
+    """Refuse files that are not those whose sha256 a config records."""
+    sums = {WEIGHTS: sums} if isinstance(sums, str) else sums
+    for name in files:
+        if name in sums and sha256(folder / name) != sums[name]:
+            raise ValueError(
+                f"{str(folder / name)!r} is not the file that {CONFIG} describes (their sha256 differs): it was changed"
+                " or damaged on the way; get it again."
+            )
+
+
+def check_safetensors(path: Path) -> None:
+    try:
+        with safe_open(path, "pt"):
+            pass
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{str(path)!r} is no intact safetensors file ({error}); get it again.") from None
+
+
+def check_finite(tensors: Mapping[str, Tensor], where: str) -> None:
+    """Refuse weights and statistics that are not numbers, which no training that went well leaves behind."""
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not tensor.is_meta and not bool(tensor.isfinite().all()):
+            if os.environ.get(ALLOW_NONFINITE) == "1":
+                return
+            raise ValueError(
+                f"{where} has NaN or infinite values in {name}: the training diverged or the file is damaged; get other"
+                f" weights, or set {ALLOW_NONFINITE}=1 to look at these."
+            )
+
+
+def read_network(folder: str | Path) -> dict[str, Any]:
+    """The config of a folder in timm's layout, of any network of timm or s3zoo, checked whole.
+
+    Its arguments and timm's pretrained config have the fields and types of a closed list, so that building the network
+    opens nothing else.
+    """
+    folder = Path(folder).expanduser()
+    settle(folder)
+    if not (folder / CONFIG).is_file():
+        raise ValueError(f"{str(folder)!r} holds no {CONFIG}; give a folder with {WEIGHTS} and {CONFIG}.")
+    return check_network(read_json_object(folder / CONFIG), str(folder / CONFIG))
+
+
+def check_network(config: dict[str, Any], name: str) -> dict[str, Any]:
+    where = f"{name!r}: "
+    _check(config, {"architecture": str}, where)
+    architecture = config["architecture"]
+    if not timm.is_model(architecture.partition(".")[0]):
+        raise ValueError(f"{where}its architecture {architecture[:60]!r} is no model of timm or s3zoo.")
+    for key, kind in (("num_classes", int), ("num_features", int), ("global_pool", str), ("s3zoo", dict)):
+        _check(config, {key: kind} if config.get(key) is not None else {}, where)
+    if "s3zoo" in config:
+        section(config, where)
+    cfg = config.get("pretrained_cfg", config)
+    _check_pretrained_cfg(cfg, where, strict="pretrained_cfg" in config)
+    classes = (config.get("num_classes"), cfg.get("num_classes"))
+    if any(n is not None and not 0 <= n <= LARGEST for n in classes):
+        raise ValueError(f"{where}num_classes must be from 0 to {LARGEST}.")
+    if config.get("model_args") is not None:
+        check_args(architecture, config["model_args"], where)
+    return config
+
+
+def check_args(architecture: str, args: Any, where: str = "") -> None:
+    """Refuse arguments of a network that are none of its constructor, or of another type than they have there."""
+    if not isinstance(args, dict):
+        raise ValueError(f"{where}model_args must be an object with arguments of the network.")
+    name = architecture.partition(".")[0]
+    zoo = not timm.models.model_entrypoint(name).__module__.startswith("timm.")  # s3zoo's, or a package's for it
+    known: Any = _ZOO_ARGS if zoo else _constructor(name)
+    unknown = sorted(set(args) - set(known))
+    if unknown:
+        raise ValueError(f"{where}model_args has {unknown[0]!r}, which is no argument of {name}; remove it.")
+    if zoo:
+        _check(args, {key: _ZOO_ARGS[key] for key in args}, where + "model_args")
+        _check_zoo_args(args, where)
+    elif not _plain(args):
+        raise ValueError(f"{where}model_args must hold numbers, truth values, short words and lists of these only.")
+
+
+def _check_zoo_args(args: dict[str, Any], where: str) -> None:
+    if "arch" in args:
+        Arch.from_dict(args["arch"])
+    size = args.get("img_size", 1)
+    sides = size if isinstance(size, list) else [size]
+    if len(sides) not in (1, 2) or not all(_whole(side) for side in sides):
+        raise ValueError(f"{where}model_args has img_size {size!r}, but it must be a side, or height and width.")
+    if not _whole(args.get("in_chans", 1)):
+        raise ValueError(f"{where}model_args has in_chans {args['in_chans']}, but it must be from 1 to {LARGEST}.")
+    tower, weights = args.get("tower", ""), args.get("pretrained_tower")
+    if tower and not timm.is_model(tower.partition(".")[0]):
+        raise ValueError(f"{where}model_args has the tower {tower[:60]!r}, which is no model of timm.")
+    if isinstance(weights, str) and not (weights.endswith(".safetensors") and args.get("tower_sha256")):
+        raise ValueError(
+            f"{where}model_args has pretrained_tower {weights[:60]!r}; a folder may name a safetensors file of which it"
+            " records the tower_sha256, or say true for the published weights."
+        )
+
+
+@functools.cache
+def _constructor(name: str) -> set[str]:
+    """The arguments by name that a network of timm has."""
+    kind = type(timm.create_model(name, device="meta"))
+    return set(inspect.signature(kind.__init__).parameters) - {"self", "args", "kwargs"}
+
+
+def _plain(value: Any, depth: int = 0) -> bool:
+    if isinstance(value, dict):
+        return depth < 3 and all(_plain(item, depth + 1) for item in value.values())
+    if isinstance(value, list):
+        return depth < 3 and len(value) <= 1000 and all(_plain(item, depth + 1) for item in value)
+    if isinstance(value, str):
+        return bool(re.fullmatch(r"[\w+-]{0,60}", value))
+    return value is None or (isinstance(value, int | float) and math.isfinite(value) and abs(value) <= LARGEST)
+
+
+def _check_pretrained_cfg(cfg: Any, where: str, strict: bool) -> None:
+    where += "pretrained_cfg"
+    check: dict[str, Any] = {}
+    if not isinstance(cfg, dict):
+        raise ValueError(f"{where} must be an object with timm's fields.")
+    for key in (f.name for f in fields(PretrainedCfg)):
+        if cfg.get(key) is not None:
+            if key in _ELSEWHERE and strict:
+                raise ValueError(f"{where} has {key!r}, another source of weights than the folder; remove it.")
+            check[key] = _CFG_FIELDS.get(key, str)
+    unknown = sorted(set(cfg) - {f.name for f in fields(PretrainedCfg)}) if strict else []
+    if unknown:
+        raise ValueError(f"{where} has a field that timm does not know ({unknown[0]!r}); remove it.")
+    _check(cfg, check, where)
+    for key in check.keys() & {*_SIZES, "pool_size", "test_pool_size"}:
+        if len(cfg[key]) != (3 if key in _SIZES else 2) or not all(_whole(side) for side in cfg[key]):
+            raise ValueError(f"{where} has {key} {cfg[key]!r}, but it must be a list of whole numbers from 1.")
+    for key in check.keys() & {"mean", "std"}:
+        good = [isinstance(v, int | float) and (v > 0 or key == "mean") for v in cfg[key]]
+        if not good or not all(good):
+            raise ValueError(f"{where} has {key} {cfg[key]!r}, but it must be a number for each channel.")
+    for key in check.keys() & {"crop_pct", "test_crop_pct"}:
+        if not 0 < cfg[key] <= 10:
+            raise ValueError(f"{where} has {key} {cfg[key]!r}, but it must be above 0 and at most 10.")
+    for key in check.keys() & _CFG_WORDS.keys():
+        if cfg[key] not in _CFG_WORDS[key]:
+            raise ValueError(f"{where} has {key} {cfg[key][:60]!r}, but it must be {' or '.join(_CFG_WORDS[key])}.")
+    for key in check.keys() & {"label_names", "first_conv", "classifier"}:
+        if isinstance(cfg[key], list) and not all(isinstance(word, str) for word in cfg[key]):
+            raise ValueError(f"{where} has {key} with something else than text in it.")
+    described = cfg.get("label_descriptions") or {}
+    if not all(isinstance(value, str) for value in described.values()):
+        raise ValueError(f"{where} has label_descriptions with something else than text in it.")
+
+
+def _whole(value: Any) -> bool:
+    return type(value) is int and 1 <= value <= LARGEST
+
+
+def _check(content: Any, kinds: Fields, where: str) -> None:
+    try:
+        check_fields(content, kinds)
+    except ValueError as error:
+        raise ValueError(f"{where.rstrip(': ')} is not what it must be: {error}; get the folder again.") from None
