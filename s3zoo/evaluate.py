@@ -26,6 +26,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from s3zoo import cost
+from s3zoo.families import FAMILIES
 from s3zoo.models.open import label_names, open_model
 from s3zoo.training.accuracy import wilson
 from s3zoo.training.config import Data
@@ -184,7 +185,7 @@ def size(model: Any, device: torch.device) -> dict[str, Any]:
     """Parameters and MACs of one image: in closed form for networks of the zoo, counted in a pass for others."""
     chans, height, width = input_size(model)
     params = sum(p.numel() for p in model.parameters())
-    if hasattr(model, "arch") and model.arch.family != "ladder":
+    if hasattr(model, "arch") and not FAMILIES[model.arch.family].reads_tower:
         macs = cost.macs(model.arch, img_size=(height, width), num_classes=model.num_classes, in_chans=chans)
     else:
         with torch.inference_mode(), FlopCounterMode(display=False) as counter:

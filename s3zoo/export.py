@@ -31,8 +31,7 @@ from torch import Tensor
 from s3zoo import __version__, cards
 from s3zoo.artefact import CONFIG, WEIGHTS, load_config, write_config
 from s3zoo.files import replacing, sha256
-from s3zoo.models import ENTRYPOINTS, MODELS
-from s3zoo.models.s3 import timm_differs, timm_model_args, to_timm_state_dict
+from s3zoo.models.s3 import S3, timm_differs, timm_model_args, to_timm_state_dict
 
 TIMM_ARCHITECTURE = "swin_s3_tiny_224"  # timm's Swin takes every gene that a uniform stage has as an argument
 TOLERANCE = 1e-5  # of logits, relative to the largest one where that is above 1
@@ -53,7 +52,7 @@ def load(source: str, *, img_size: tuple[int, int] | None = None, untrained: boo
         source = f"local-dir:{folder}"
     else:
         config = {}
-        names = [name for family in MODELS for name in timm.list_models(module=family)]
+        names = cards.registered_names()
         if source.partition(".")[0] not in names:
             near = difflib.get_close_matches(source, names, n=1)
             hint = f"did you mean {near[0]}?" if near else "`s3zoo zoo` lists the names."
@@ -122,10 +121,10 @@ def to_timm(folder: str | Path, model: Any, config: dict[str, Any] | None = None
 
 def timm_args(model: Any) -> dict[str, Any]:
     """The arguments with which timm builds this model; a `ValueError` with the reason where it cannot."""
-    arch = getattr(model, "arch", None)
-    if arch is None or arch.family != "s3":
-        what = f"family {arch.family!r}" if arch else f"{type(model).__name__}"
+    if not isinstance(model, S3):
+        what = f"family {model.arch.family!r}" if hasattr(model, "arch") else f"{type(model).__name__}"
         raise ValueError(f"Plain timm can only build networks of family 's3', not of {what}; export it as ONNX.")
+    arch = model.arch
     args = timm_model_args(arch)
     reason = timm_differs(arch, model.img_size)
     if reason:
@@ -155,7 +154,7 @@ def _timm_config(model: Any, args: dict[str, Any], config: dict[str, Any]) -> di
             "version": __version__,
             "layout": "timm: equal to s3zoo's model at input sizes where no shifted window is padded, such as "
             + " x ".join(map(str, model.img_size)),
-            "model": config.get("architecture", model.pretrained_cfg.get("architecture", ENTRYPOINTS["s3"])),
+            "model": config.get("architecture", model.pretrained_cfg.get("architecture", S3.family)),
             "arch": model.arch.to_dict(),
             "arch_key": model.arch.key,
             "params": sum(p.numel() for p in model.parameters()),

@@ -12,11 +12,13 @@ import functools
 import itertools
 import math
 import random
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from s3zoo.arch import FAMILIES, Arch, GLiTBlock, Stage
+from s3zoo.arch import Arch, Stage
+from s3zoo.families import FAMILIES
 
 Value = int | float
 Values = dict[str, Any]  # name -> value, or one value per block for a dimension `per_block`
@@ -28,7 +30,7 @@ class Dim:
 
     gene: str  # "depth", "embed_dim" or a field of the family's block
     choices: tuple[Value, ...]
-    scale: tuple[float, ...]  # factor per stage; 0 where the dimension does not touch the stage
+    scale: tuple[float, ...] = (1,)  # factor per stage; 0 where the dimension does not touch the stage
     step: float = 0.0  # S3's evolve step (gamma); 0: the dimension is not evolved
     per_block: bool = False
     blocks: tuple[int, ...] | None = None  # per block: only these indices (GLiT's second stage); None: all
@@ -79,11 +81,6 @@ class Dim:
     def searched(self) -> bool:
         return len(self.choices) > 1 or self.step > 0
 
-    def at(self, stage: int, choice: Value) -> Value:
-        """The gene's value in a stage."""
-        value = choice * self.scale[stage]
-        return float(value) if self.gene in ("mlp_ratio", "expansion") else round(value)
-
     def moved(self, delta: float) -> Dim:
         """All choices moved by `delta`; impossible ones are dropped, and at least one is always left."""
         kept = tuple(v + delta for v in self.choices if self.low <= v + delta <= self.high)
@@ -106,10 +103,9 @@ class Space:
     stem_depth: int = 0
 
     def __post_init__(self) -> None:
-        if self.family not in FAMILIES:
-            raise ValueError(f"family is {self.family!r}, but must be one of {', '.join(FAMILIES)}.")
+        genes = dataclasses.fields(FAMILIES.find(self.family).block)
         object.__setattr__(self, "dims", tuple(self.dims))
-        fields = {f.name for f in dataclasses.fields(FAMILIES[self.family].block)}
+        fields = {gene.name for gene in genes}
         covered: set[tuple[str, int, int | None]] = set()
         for dim in self.dims:
             if dim.gene not in fields | {"depth", "embed_dim"} or len(dim.scale) != self.num_stages:
@@ -124,9 +120,7 @@ class Space:
                     raise ValueError(f"{gene} of stage {stage + 1} is set by two dimensions; keep one.")
             covered |= own
         # head_dim may be left out (width / heads), and so may what has a default.
-        optional = {
-            f.name for f in dataclasses.fields(FAMILIES[self.family].block) if f.default is not dataclasses.MISSING
-        }
+        optional = {gene.name for gene in genes if gene.default is not dataclasses.MISSING}
         for gene in sorted((fields | {"depth", "embed_dim"}) - optional - {"head_dim"}):
             for stage in range(self.num_stages):
                 if not any(c[:2] == (gene, stage) for c in covered):
@@ -144,6 +138,15 @@ class Space:
 
     # Values of dimensions <-> architecture
 
+    @functools.cached_property
+    def _fractional(self) -> set[str]:
+        return {gene for gene in {dim.gene for dim in self.dims} if FAMILIES[self.family].fractional(gene)}
+
+    def at(self, dim: Dim, stage: int, choice: Value) -> Value:
+        """The value of a dimension's gene in a stage."""
+        value = choice * dim.scale[stage]
+        return float(value) if dim.gene in self._fractional else round(value)
+
     def build(self, values: Mapping[str, Any]) -> Arch:
         """The architecture with these values; a value per block may be given as one value for all."""
         block_type = FAMILIES[self.family].block
@@ -153,17 +156,18 @@ class Space:
                 by_stage[stage].append((dim, values[dim.name]))
         stages = []
         for s, entries in enumerate(by_stage):
-            depth = next(int(dim.at(s, value)) for dim, value in entries if dim.gene == "depth")
-            embed_dim = next(int(dim.at(s, value)) for dim, value in entries if dim.gene == "embed_dim")
+            depth = next(int(self.at(dim, s, value)) for dim, value in entries if dim.gene == "depth")
+            embed_dim = next(int(self.at(dim, s, value)) for dim, value in entries if dim.gene == "embed_dim")
             blocks: list[dict[str, Any]] = [{} for _ in range(depth)]
             for dim, value in entries:
                 if dim.gene in ("depth", "embed_dim"):
                     continue
                 own = [j for j in range(depth) if dim.covers(j)]
                 for j, choice in zip(own, value if isinstance(value, tuple) else [value] * len(own), strict=True):
-                    blocks[j][dim.gene] = dim.at(s, choice)
+                    blocks[j][dim.gene] = self.at(dim, s, choice)
             for block in blocks:
-                block.setdefault("head_dim", embed_dim // block["num_heads"])
+                if "num_heads" in block:
+                    block.setdefault("head_dim", embed_dim // block["num_heads"])
             stages.append(Stage(embed_dim, tuple(block_type(**block) for block in blocks)))
         return Arch(self.family, tuple(stages), self.patch_size, self.stem_depth)
 
@@ -177,7 +181,7 @@ class Space:
                     read: tuple[Any, ...] = (stage.depth if dim.gene == "depth" else stage.embed_dim,)
                 else:
                     read = tuple(getattr(b, dim.gene) for j, b in enumerate(stage.blocks) if dim.covers(j))
-                lookup = {dim.at(dim.stages[0], choice): choice for choice in dim.choices}
+                lookup = {self.at(dim, dim.stages[0], choice): choice for choice in dim.choices}
                 if any(v not in lookup for v in read):
                     break
                 chosen = tuple(lookup[v] for v in read)
@@ -212,7 +216,9 @@ class Space:
         return [dict(zip(names, genes, strict=True)) for genes in itertools.product(*(dim.choices for dim in dims))]
 
     def _depth(self, stage: int, values: Values) -> int:
-        return next(int(d.at(stage, values[d.name])) for d in self.dims if d.gene == "depth" and stage in d.stages)
+        return next(
+            int(self.at(d, stage, values[d.name])) for d in self.dims if d.gene == "depth" and stage in d.stages
+        )
 
     def assemble(self, values: Values, blocks: list[list[Values]]) -> Arch:
         """The architecture with these values of stages and models, and these blocks in each stage."""
@@ -289,9 +295,10 @@ class Space:
     def extremes(self) -> tuple[Arch, ...]:
         """Architectures whose tensors together cover those of all others, axis by axis.
 
-        One is enough but for GLiT, where more global heads mean fewer local ones.
+        One is enough but where genes divide a width, as more global heads of GLiT mean fewer local ones.
         """
-        split = [dim for dim in self.dims if dim.gene == "global_heads" and len(dim.choices) > 1]
+        dividing = FAMILIES[self.family].dividing
+        split = [dim for dim in self.dims if dim.gene in dividing and len(dim.choices) > 1]
         if not split:
             return (self.largest(),)
         top = {dim.name: dim.choices[-1] for dim in self.dims}
@@ -424,152 +431,14 @@ class Space:
             raise ValueError(f"The search space is not in the form that Space.to_dict writes ({error}).") from None
 
 
-# The spaces of the papers. Lists of choices are what the papers print; slips in print are named where they occur.
+def __getattr__(name: str) -> Any:
+    """The published spaces: `SPACES` has all by name, and each is also found as a constant such as `S3_INITIAL`.
 
-
-def _one_stage(gene: str, choices: tuple[Value, ...], step: float = 0.0, **options: Any) -> Dim:
-    return Dim(gene, choices, (1,), step, **options)
-
-
-def _autoformer(
-    name: str, depth: tuple[int, ...], embed: tuple[int, ...], heads: tuple[int, ...], mlp: tuple[float, ...],
-    head_dim: int = 64, patch_size: int = 16,
-) -> Space:  # fmt: skip
-    """AutoFormer Table 1; the evolve steps are the distances between choices."""
-    dims = (
-        _one_stage("depth", depth, 1),
-        _one_stage("embed_dim", embed, embed[1] - embed[0] if len(embed) > 1 else 0),
-        _one_stage("num_heads", heads, heads[1] - heads[0] if len(heads) > 1 else 0, per_block=True),
-        _one_stage("mlp_ratio", mlp, 0.5, per_block=True),
-        _one_stage("head_dim", (head_dim,)),
-    )
-    return Space(name, "autoformer", dims, patch_size=patch_size)
-
-
-def s3_space(
-    name: str, depth: tuple[int, ...], embed: tuple[int, ...], window: tuple[int, ...], heads: tuple[int, ...],
-    mlp: tuple[float, ...], *, steps: tuple[float, float, float, float, float] = (1, 64, 7, 2, 0.5), head_dim: int = 32,
-    num_stages: int = 4, patch_size: int = 4,
-) -> Space:  # fmt: skip
-    """An S3 space that is the same in every stage; `steps` for depth, width, window, heads and MLP ratio.
-
-    S3 section 4.1 prints the lists of heads and MLP ratios swapped; heads and Q-K-V width are one dimension there
-    (heads x 32 = Q-K-V width, whose step of 64 is two heads).
+    Functions that make spaces of a family stand in its file and are found here too (`s3_space`, `glit_split`).
     """
-    dims = []
-    for stage in range(num_stages):
-        scale = tuple(float(i == stage) for i in range(num_stages))
-        dims += [
-            Dim("depth", depth, scale, steps[0]),
-            Dim("embed_dim", embed, scale, steps[1]),
-            Dim("window_size", window, scale, steps[2], per_block=True),
-            Dim("num_heads", heads, scale, steps[3], per_block=True, unit=head_dim, label="qkv_heads"),
-            Dim("mlp_ratio", mlp, scale, steps[4], per_block=True),
-            Dim("head_dim", (head_dim,), scale),
-        ]
-    return Space(name, "s3", tuple(dims), num_stages=num_stages, patch_size=patch_size)
-
-
-def glit_space(
-    name: str, embed_dim: int, num_heads: int, *, depth: int = 12, kernels: tuple[int, ...] = (17, 31, 45),
-    expansions: tuple[int, ...] = (1, 2, 4), head_dims: tuple[int, ...] | None = None, mlp: tuple[int, ...] = (2, 4, 6),
-    patch_size: int = 16, groups: int = 3,
-) -> Space:  # fmt: skip
-    """GLiT Table 2. The (G, L) split moves in thirds of the heads; d_k = 3 x head_dim is 96, 192, 384 at width 192."""
-    width = embed_dim // num_heads
-    dims = (
-        _one_stage("depth", (depth,)),
-        _one_stage("embed_dim", (embed_dim,)),
-        _one_stage("num_heads", (num_heads,)),
-        _one_stage("global_heads", tuple(num_heads * g // groups for g in range(groups + 1)), per_block=True, low=0),
-        _one_stage("kernel_size", kernels, per_block=True),
-        _one_stage("expansion", expansions, per_block=True),
-        _one_stage("head_dim", head_dims or (width // 2, width, width * 2), per_block=True),
-        _one_stage("mlp_ratio", mlp, per_block=True),
-    )
-    return Space(name, "glit", dims, patch_size=patch_size)
-
-
-def glit_split(space: Space) -> Space:
-    """GLiT's first stage: the (G, L) split is searched, the details of blocks stand at their middle choices."""
-    middle = {d.name: (d.choices[len(d.choices) // 2],) for d in space.dims if d.per_block and d.gene != "global_heads"}
-    return space.replaced(middle, name=f"{space.name}_split")
-
-
-def glit_details(space: Space, arch: Arch) -> Space:
-    """GLiT's second stage: the split of `arch` is fixed, and the details are searched that matter there.
-
-    d_k and d_z in all-global blocks, K and E in all-local ones, E and d_z in mixed ones; the others stand at their
-    middle choices, as in the released network.
-    """
-    searched = {"global": {"head_dim", "mlp_ratio"}, "local": {"kernel_size", "expansion"}}
-    searched["mixed"] = {"expansion", "mlp_ratio"}
-    kinds: dict[str, list[int]] = {}
-    splits: dict[int, list[int]] = {}
-    for j, block in enumerate(arch.stages[0].blocks):
-        assert isinstance(block, GLiTBlock)
-        kind = "local" if not block.global_heads else "mixed" if block.local_heads else "global"
-        kinds.setdefault(kind, []).append(j)
-        splits.setdefault(block.global_heads, []).append(j)
-    dims: list[Dim] = []
-    for dim in space.dims:
-        if dim.gene == "global_heads":
-            dims += [dataclasses.replace(dim, choices=(g,), blocks=tuple(at)) for g, at in sorted(splits.items())]
-        elif dim.per_block:
-            middle = (dim.choices[len(dim.choices) // 2],)
-            free = [j for kind, at in kinds.items() if dim.gene in searched[kind] for j in at]
-            rest = [j for kind, at in kinds.items() if dim.gene not in searched[kind] for j in at]
-            dims += [dataclasses.replace(dim, blocks=tuple(free))] if free else []
-            dims += [dataclasses.replace(dim, choices=middle, blocks=tuple(rest))] if rest else []
-        else:
-            dims.append(dim)
-    return dataclasses.replace(space, name=f"{space.name}_details", dims=tuple(dims))
-
-
-AUTOFORMER_TINY = _autoformer("autoformer_tiny", (12, 13, 14), (192, 216, 240), (3, 4), (3.5, 4))
-AUTOFORMER_SMALL = _autoformer("autoformer_small", (12, 13, 14), (320, 384, 448), (5, 6, 7), (3, 3.5, 4))
-AUTOFORMER_BASE = _autoformer("autoformer_base", (14, 15, 16), (528, 576, 624), (8, 9, 10), (3, 3.5, 4))
-S3_INITIAL = s3_space("s3_initial", (2, 3, 4), (224, 256, 288), (7, 14), (7, 8, 9), (3, 3.5, 4))
-GLIT_TINY = glit_space("glit_tiny", 192, 3)
-GLIT_SMALL = glit_space("glit_small", 384, 6)
-GLIT_BASE = glit_space("glit_base", 768, 12)
-S4_VIT = _autoformer("s4_vit", (12, 13, 14), (336, 360, 384), (2, 4, 6, 8, 10, 12, 14), (3.5, 4))
-# S4's text prints "3, 6, 12 and 12" heads; 24 in stage 4 is Swin's. MLP {3, 3.5, 4} is its text, (3.5, 4) its Table 1.
-S4_SWIN = Space(
-    "s4_swin",
-    "s3",
-    (
-        Dim("embed_dim", (72, 84, 96), (1, 2, 4, 8), 12),
-        Dim("mlp_ratio", (3, 3.5, 4), (1, 1, 1, 1), 0.5),
-        Dim("depth", (4, 6, 8), (0, 0, 1, 0), 2),
-        Dim("depth", (2,), (1, 1, 0, 1), label="other_depths"),
-        Dim("num_heads", (3,), (1, 2, 4, 8)),
-        Dim("window_size", (7,), (1, 1, 1, 1)),
-    ),
-    num_stages=4,
-)
-# One MLP ratio m means (m, m, m/2, m/2), a reading that fits the official 8, 8, 4, 4 and the paper's smallest network.
-S4_SHUNTED = Space(
-    "s4_shunted",
-    "shunted",
-    (
-        Dim("embed_dim", (36, 48, 60), (1, 2, 4, 8), 12),
-        Dim("mlp_ratio", (6, 7, 8), (1, 1, 0.5, 0.5), 1),
-        Dim("depth", (3, 4), (0, 1, 3, 0), 1),
-        Dim("depth", (2,), (1, 0, 0, 0.5), label="other_depths"),
-        Dim("num_heads", (2,), (1, 2, 4, 8)),
-    ),
-    num_stages=4,
-    stem_depth=1,
-)
-S4_CLIP = dataclasses.replace(
-    _autoformer("s4_clip", (3, 4), (336, 360, 384), (2, 4, 6, 8, 10, 12, 14), (3.5, 4)), family="ladder"
-)
-
-SPACES: dict[str, Space] = {
-    space.name: space
-    for space in (
-        AUTOFORMER_TINY, AUTOFORMER_SMALL, AUTOFORMER_BASE, S3_INITIAL, GLIT_TINY, GLIT_SMALL, GLIT_BASE,
-        S4_VIT, S4_SWIN, S4_SHUNTED, S4_CLIP,
-    )
-}  # fmt: skip
+    if name == "SPACES":
+        return {space.name: space for family in FAMILIES.values() for space in family.spaces()}
+    for family in FAMILIES.values() if not name.startswith("_") else ():
+        if hasattr(module := sys.modules[type(family).__module__], name):
+            return getattr(module, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -22,7 +22,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from s3zoo import cost
-from s3zoo.arch import Arch
+from s3zoo.arch import Arch, Stage
 from s3zoo.models import ladder
 from s3zoo.models.ladder import build_tower, tower_features
 from s3zoo.search import run as search_run
@@ -280,7 +280,7 @@ def trained(data: FeatureData, folder: Path) -> str:
     """A decoder after a few epochs of fit(), as a hash."""
     data.reach(2)
     torch.manual_seed(0)
-    arch = Arch("ladder", (ladder.Stage(8, (ladder.LadderBlock(2, 8, 1.0),) * 2),))
+    arch = Arch("ladder", (Stage(8, (ladder.LadderBlock(2, 8, 1.0),) * 2),))
     model = ladder.Ladder(arch, data.tower, img_size=32, in_chans=1, num_classes=10, drop_path_rate=0.2)
     train = Train(epochs=3, batch_size=20, accumulate=2, lr=1e-2, warmup_epochs=0, ema=0.5)
     fit(ModelTask(model), train, data, seed=3, ranks=ONE, folder=folder, log=Log(None, speaks=False), name="decoder")

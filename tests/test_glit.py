@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from s3zoo.arch import Arch, GLiTBlock, Stage
+from s3zoo.families.glit import arch_from_codes
 from s3zoo.models import glit
 from s3zoo.models.glit import GLiT
 
@@ -228,8 +229,8 @@ def test_small_and_base_meet_the_budget_of_the_paper(name: str, dim: int, heads:
 
 
 def test_codes() -> None:
-    assert glit.arch_from_codes(192, 3, TINY_CODES, THIRDS) == tiny_arch()
-    arch = glit.arch_from_codes(384, 6, (0, 8, 5), (3, 0, 2))
+    assert arch_from_codes(192, 3, TINY_CODES, THIRDS) == tiny_arch()
+    arch = arch_from_codes(384, 6, (0, 8, 5), (3, 0, 2))
     assert arch.stages[0].blocks == (
         GLiTBlock(6, 6, 32, 1, 1.0, 2.0), GLiTBlock(6, 0, 1, 45, 4.0, 4.0), GLiTBlock(6, 4, 64, 31, 2.0, 6.0)
     )  # fmt: skip

@@ -15,9 +15,10 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # A unit is a module or package directly below s3zoo; it may import units of its own layer (without cycles) or below.
 LAYERS = [
-    {"checks", "paths", "files", "versions", "drawing"},
+    {"checks", "drawing", "families", "files", "paths", "versions"},
     {"arch"},
     {"space", "cost"},
+    {"families.*"},
     {"models"},
     {"artefact", "supernet"},
     {"training"},
@@ -39,8 +40,11 @@ TORCH_FREE = {
     "s3zoo.space",
     "s3zoo.cost",
     "s3zoo.cli",
+    "s3zoo.families",
 } | {
     f"s3zoo.search.{name}" for name in ("evolution", "budget", "racing", "space_search", "s3", "s4")
+} | {
+    f"s3zoo.families.{path.stem}" for path in (ROOT / "s3zoo/families").glob("*.py") if path.stem != "__init__"
 }
 NEEDS_TORCH = {"torch", "torchvision", "timm", "safetensors", "transformers"}
 # package -> the only place that may import it
@@ -79,7 +83,10 @@ def imports(module: str, sources: Sources) -> set[str]:
 
 
 def unit(module: str) -> str | None:
+    """What all families share is below architectures, the families are above spaces."""
     parts = module.split(".")
+    if parts[:2] == ["s3zoo", "families"] and len(parts) > 2:
+        return "families.*"
     return parts[1] if parts[0] == "s3zoo" and len(parts) > 1 else None
 
 

@@ -17,8 +17,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from s3zoo import artefact, cost
 from s3zoo.arch import Arch, LadderBlock, Stage
+from s3zoo.families.autoformer import plain_space
 from s3zoo.models.ladder import Ladder, build_tower, fingerprint
-from s3zoo.space import SPACES, _autoformer
+from s3zoo.space import SPACES
 from s3zoo.supernet import Supernet
 
 TINY = "test_vit"  # timm's own: width 64, 6 blocks, patch 16
@@ -434,7 +435,7 @@ def test_mistakes_are_one_sentence():
 
 
 SPACE = replace(
-    _autoformer("ladder", (2, 3), (4, 6, 7), (1, 2, 3), (1, 1.5), head_dim=4, patch_size=4), family="ladder"
+    plain_space("ladder", (2, 3), (4, 6, 7), (1, 2, 3), (1, 1.5), head_dim=4, patch_size=4), family="ladder"
 )
 
 

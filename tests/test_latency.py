@@ -12,13 +12,14 @@ import torch
 from test_search import ONE, quick, search, toy
 
 from s3zoo.arch import Arch, AutoFormerBlock, S3Block, Stage
+from s3zoo.families.autoformer import plain_space
 from s3zoo.files import Records
 from s3zoo.models import MODELS
 from s3zoo.search import latency
 from s3zoo.search import run as search_run
 from s3zoo.search.config import ArchSearch
 from s3zoo.search.latency import LatencyTable, Part, covering_archs, parts, space_parts
-from s3zoo.space import GLIT_TINY, S3_INITIAL, S4_SWIN, Space, _autoformer, glit_details, glit_space, s3_space
+from s3zoo.space import GLIT_TINY, S3_INITIAL, S4_SWIN, Space, glit_details, glit_space, s3_space
 from s3zoo.training.log import Log
 from s3zoo.training.loop import Interrupted, Stop
 
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 S3_SPACE = s3_space(
     "small_s3", (1, 2, 3), (48, 64), (4, 8), (2,), (2, 4), steps=(1, 16, 4, 1, 1), head_dim=16, num_stages=2
 )
-AUTOFORMER_SPACE = _autoformer("small_autoformer", (2, 3, 4), (64, 96), (1, 2), (2, 4), head_dim=32, patch_size=4)
+AUTOFORMER_SPACE = plain_space("small_autoformer", (2, 3, 4), (64, 96), (1, 2), (2, 4), head_dim=32, patch_size=4)
 GLIT_SPACE = glit_space(
     "small_glit", 48, 3, depth=3, kernels=(3, 5), expansions=(1, 2), head_dims=(16,), mlp=(2, 4), patch_size=4
 )

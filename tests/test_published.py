@@ -19,17 +19,18 @@ from torch import Tensor
 
 from s3zoo.arch import Arch
 from s3zoo.convert import autoformer_subnet, official_autoformer_supernet
+from s3zoo.families.autoformer import plain_space
 from s3zoo.models import MODELS
 from s3zoo.search.command import main
 from s3zoo.search.config import ArchSearch, SearchRun
 from s3zoo.search.space_search import SpaceSearch
-from s3zoo.space import AUTOFORMER_BASE, AUTOFORMER_SMALL, AUTOFORMER_TINY, GLIT_TINY, Space, _autoformer
+from s3zoo.space import AUTOFORMER_BASE, AUTOFORMER_SMALL, AUTOFORMER_TINY, GLIT_TINY, Space
 from s3zoo.training.config import Data, Train, load_config
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 # Inside a supernet like the published ones in all but size: 128 wide, 4 heads of 32, columns that are never used.
-SMALL = _autoformer("small", (2, 3), (64, 96), (2, 3, 4), (2, 3.5), head_dim=32, patch_size=16)
+SMALL = plain_space("small", (2, 3), (64, 96), (2, 3, 4), (2, 3.5), head_dim=32, patch_size=16)
 
 
 @cache
@@ -49,7 +50,7 @@ def expected_logits(weights: dict[str, Tensor], arch: Arch, images: Tensor) -> T
 @torch.no_grad()
 def test_every_subnet_of_a_space() -> None:
     """All 504 of a small space, bit for bit what is cut from the checkpoint; some against the plain rules."""
-    space = _autoformer("all", (2, 3), (64, 96), (2, 3, 4), (2, 3.5), head_dim=32)
+    space = plain_space("all", (2, 3), (64, 96), (2, 3, 4), (2, 3.5), head_dim=32)
     net = official_autoformer_supernet(small_weights(), space)
     everything = list(space.enumerate())
     assert len(everything) == 2 * (6**2 + 6**3)

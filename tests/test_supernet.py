@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch.func import functional_call
 
-from s3zoo.space import S4_SHUNTED, S4_SWIN, Dim, Space, _autoformer, glit_space, s3_space
+from s3zoo.families.autoformer import plain_space
+from s3zoo.space import S4_SHUNTED, S4_SWIN, Dim, Space, glit_space, s3_space
 from s3zoo.supernet import Supernet, recalibrate
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -17,7 +18,7 @@ SPACES = {
     "s3": s3_space(
         "s3", (1, 2), (12, 16), (2, 4), (1, 2), (2, 3), steps=(1, 4, 2, 1, 1), head_dim=8, num_stages=3, patch_size=2
     ),
-    "autoformer": _autoformer("autoformer", (2, 3), (16, 24), (1, 2), (2, 3), head_dim=8, patch_size=4),
+    "autoformer": plain_space("autoformer", (2, 3), (16, 24), (1, 2), (2, 3), head_dim=8, patch_size=4),
     "glit": glit_space(
         "glit", 24, 3, depth=3, kernels=(3, 5), expansions=(1, 2), head_dims=(4, 8), mlp=(2, 3), patch_size=4
     ),

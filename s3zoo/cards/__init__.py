@@ -1,7 +1,7 @@
 """Model cards, generated from a model's `config.json` and never typed: README.md and a picture of the genome.
 
 `files(config)` gives both. Results are either measured by a run that the config records, and then also in the card's
-metadata, or published by others (`paper_figures.json`) and named with their source.
+metadata, or published by others (the family's JSON) and named with their source.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
-from s3zoo.arch import Arch
 from s3zoo.cards.facts import (
     DATASETS,
     TO_CONVERT,
@@ -35,13 +34,6 @@ LICENCES = (
     "apache-2.0", "mit", "bsd-2-clause", "bsd-3-clause", "gpl-3.0", "cc0-1.0", "cc-by-4.0", "cc-by-sa-4.0",
     "cc-by-nc-4.0", "cc-by-nc-sa-4.0", "openrail", "other", "unknown",
 )  # fmt: skip
-FAMILIES = {
-    "s3": "S3: hierarchical, attention in shifted windows",
-    "autoformer": "AutoFormer: a plain vision transformer with searched heads, MLP ratios, width and depth",
-    "glit": "GLiT: heads that attend beside heads that convolve",
-    "shunted": "Shunted: hierarchical, heads that attend to tokens merged at two rates",
-    "ladder": "CLIP ladder: a decoder beside a frozen CLIP tower",
-}
 METRICS = {"top1": "top-1 accuracy (%)", "top5": "top-5 accuracy (%)"}
 
 
@@ -60,7 +52,7 @@ def render(config: dict[str, Any], repo_id: str | None = None) -> str:
         _table("Size", "", ("", ""), _sizes(facts)),
         _measured(facts),
         _published(facts),
-        _genome(facts.arch, facts.input_size[1:]),
+        _genome(facts),
         _search(facts),
         _use(facts),
         _limits(facts),
@@ -102,7 +94,7 @@ def _hub_id(dataset: str) -> str | None:
 
 
 def _what(facts: Facts) -> str:
-    kind = FAMILIES[facts.arch.family]
+    kind = facts.family.summary
     if facts.generic:
         return f"{kind}. This name builds any architecture of the family; the one shown here is built if none is given."
     text = f"{kind}."
@@ -118,7 +110,7 @@ def _sizes(facts: Facts) -> list[tuple[str, str]]:
     chans, height, width = facts.input_size
     rows = [("Parameters", f"{facts.params:,}")]
     macs = facts.macs()
-    alone = " of the decoder (without the frozen encoder)" if facts.arch.family == "ladder" else ""
+    alone = " of the decoder (without the frozen encoder)" if facts.family.reads_tower else ""
     if macs:
         same = macs["macs_paper"] == macs["macs"]
         also = " and as the family's paper counts" if same and not alone else ""
@@ -162,27 +154,16 @@ def _published(facts: Facts) -> str:
     return _table("Published results", note, ("Data", "Metric", "Value", "Source", "Setting"), rows)
 
 
-def _genome(arch: Arch, size: tuple[int, int]) -> str:
-    rows = []
+def _genome(facts: Facts) -> str:
+    arch, rows = facts.arch, []
     for i, stage in enumerate(arch.stages):
         for block, same in groupby(stage.blocks):
             values = tuple("" if v is None else f"{v:g}" for v in genes(block).values())
-            rows.append((f"{i + 1}", feature_map(arch, i, size), f"{len(list(same))}", f"{stage.embed_dim}", *values))
+            where = feature_map(arch, i, facts.input_size[1:])
+            rows.append((f"{i + 1}", where, f"{len(list(same))}", f"{stage.embed_dim}", *values))
     head = ("Stage", "Map", "Blocks", "embed_dim", *genes(arch.stages[0].blocks[0]))
-    extra = f", stem_depth {arch.stem_depth}" if arch.family == "shunted" else ""
+    extra = f", stem_depth {arch.stem_depth}" if facts.family.has_stem_depth else ""
     return _table("Genome", f"Key `{arch.key}`, patch_size {arch.patch_size}{extra}.", head, rows)
-
-
-FOUND = {
-    "s3": "Found by the authors, who searched the search space on ImageNet-1k; the method as built here is the config"
-    " `s3` of `s3zoo search`.",
-    "autoformer": "Found by the authors in a supernet trained on ImageNet-1k; the method as built here is the config"
-    " `{name}` of `s3zoo search`.",
-    "glit": "Found by the authors with a hierarchical search on ImageNet-1k; the method as built here is the config"
-    " `{name}` of `s3zoo search`.",
-    "shunted": "Designed by its authors, not searched.",
-    "ladder": "S4's decoder before any search.",
-}
 
 
 def _search(facts: Facts) -> str:
@@ -192,7 +173,7 @@ def _search(facts: Facts) -> str:
         return _table(title, "", ("", ""), _origin(facts)) + (f"\n\n{steps}" if steps else "")
     if not facts.paper:
         return ""
-    text = FOUND[facts.arch.family].format(name=facts.name.removesuffix("_384"))
+    text = facts.family.found.format(name=facts.name.removesuffix("_384"))
     if facts.paper.get("other_network"):
         text = "Not found by a search: this project chose the genome to match the size that the paper gives."
     return f"## How it was found\n\n{text}"
@@ -267,7 +248,7 @@ def _use(facts: Facts) -> str:
             "`s3zoo convert FILE --to FOLDER`, and load `local-dir:FOLDER` with `pretrained=True`."
         )
     elif not facts.has_weights:
-        tower = " (`pretrained_tower=True` loads those of the CLIP encoder)" if facts.arch.family == "ladder" else ""
+        tower = " (`pretrained_tower=True` loads those of the CLIP encoder)" if facts.family.reads_tower else ""
         parts.append(f"No weights are published: this builds the network with random ones{tower}.")
     plain = _plain_timm(facts)
     return "\n\n".join(parts + ([plain] if plain else []))
@@ -294,7 +275,7 @@ with torch.inference_mode():
 
 def _plain_timm(facts: Facts) -> str:
     """Where plain timm builds the same network: how, and at which sizes it is the same."""
-    if facts.arch.family != "s3" or not facts.has_weights:
+    if not facts.has_weights:
         return ""
     try:
         timm_model_args(facts.arch)
@@ -322,8 +303,8 @@ def _plain_timm(facts: Facts) -> str:
 
 def _limits(facts: Facts) -> str:
     data = DATASETS.get(facts.dataset or "", (facts.dataset,))[0]
-    dense = facts.arch.family != "ladder"
-    use = "feature maps for dense tasks (`features_only=True`)" if dense else "decoders on a frozen CLIP encoder"
+    maps, decoders = "feature maps for dense tasks (`features_only=True`)", "decoders on a frozen CLIP encoder"
+    use = decoders if facts.family.reads_tower else maps
     lines = [f"Image classification, {use}, and research on architectures."]
     if facts.has_weights and data:
         lines.append(
@@ -349,8 +330,9 @@ def _licence(facts: Facts) -> str:
 
 
 def _sources(facts: Facts) -> str:
-    family = {"ladder": "s4"}.get(facts.arch.family, facts.arch.family)
-    source = paper_figures()["sources"][facts.paper.get("source", family)]
+    source = paper_figures()["sources"].get(facts.paper.get("source", facts.family.source))
+    if source is None:
+        return ""
     link = f"[{source['title']}]({source['url']})" if "url" in source else source["title"]
     origin = facts.cfg.get("origin_url")
     return f"## Paper\n\n{link}" + (f"; [authors' code]({origin})" if origin and not facts.own else "")

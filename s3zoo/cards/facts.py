@@ -12,7 +12,8 @@ import timm
 
 from s3zoo import cost
 from s3zoo.arch import Arch
-from s3zoo.models import ENTRYPOINTS, MODELS
+from s3zoo.families import FAMILIES, Family
+from s3zoo.models import ENTRYPOINTS, model_names
 
 # By the names that runs and papers use: title, the terms of the images, and where it exists the id on the Hub.
 DATASETS: dict[str, tuple[str, str, str | None]] = {
@@ -28,7 +29,8 @@ LOADABLE = ("bundled", "Hub", "cut from")  # how the sources of weights that `pr
 @functools.cache
 def paper_figures() -> dict[str, Any]:
     """What others have published of the models of the zoo: {"sources": ..., "models": ...}, as they print it."""
-    return json.loads(Path(__file__).with_name("paper_figures.json").read_text(encoding="utf-8"))
+    found = [family.figures() for family in FAMILIES.values()]
+    return {part: {k: v for one in found for k, v in one.get(part, {}).items()} for part in ("sources", "models")}
 
 
 def registered_names() -> list[str]:
@@ -38,7 +40,7 @@ def registered_names() -> list[str]:
     def order(name: str) -> tuple[int, str]:
         return next((i for i, size in enumerate(sizes) if size in name.split("_")), -1), name
 
-    return [name for family in MODELS for name in sorted(timm.list_models(module=family), key=order)]
+    return [name for family in FAMILIES for name in sorted(model_names(family), key=order)]
 
 
 def registered(name: str) -> dict[str, Any]:
@@ -94,6 +96,10 @@ class Facts:
     @functools.cached_property
     def arch(self) -> Arch:
         return Arch.parse(self.config["s3zoo"]["arch"] if self.plain else self.config["model_args"]["arch"])
+
+    @property
+    def family(self) -> Family:
+        return FAMILIES[self.arch.family]
 
     @property
     def plain(self) -> bool:
@@ -154,13 +160,12 @@ class Facts:
 
     def macs(self) -> dict[str, int]:
         """Multiply-accumulates as executed and as the family's paper counts; empty where no formula holds."""
-        args = self.config["model_args"]
-        if args.get("ladder", "bottleneck") != "bottleneck" or args.get("gate"):
+        if not self.family.priced(self.config["model_args"]):
             return {}
         in_chans, height, width = self.input_size
         shape: dict[str, Any] = {"img_size": (height, width), "in_chans": in_chans}
         shape["num_classes"] = self.config["num_classes"]
-        if self.arch.family == "ladder":
+        if self.family.reads_tower:
             shape["tower_dim"] = self.config["num_features"]
         return {"macs": cost.macs(self.arch, **shape), "macs_paper": cost.macs_paper(self.arch, **shape)}
 

@@ -7,18 +7,18 @@ from itertools import accumulate
 from typing import Any
 
 from s3zoo import drawing
-from s3zoo.arch import Arch, Block, GLiTBlock
+from s3zoo.arch import Arch
+from s3zoo.families import Block
 
 CELL, ROW, LABEL, GAP, TOP, EDGE = 34, 24, 104, 12, 42, 12  # pixels: a cell, the row names, gaps and margins
 
 
 def genes(block: Block) -> dict[str, int | float | None]:
     """The genes of a block by name; None where a gene has no effect, being one of an absent branch."""
-    out = {f.name: getattr(block, f.name) for f in dataclasses.fields(block) if f.name != "locality"}
-    if isinstance(block, GLiTBlock):
-        absent = [] if block.local_heads else ["kernel_size", "expansion"]
-        out |= dict.fromkeys(absent + ([] if block.global_heads else ["head_dim"]))
-    return out
+    values = {f.name: getattr(block, f.name) for f in dataclasses.fields(block)}
+    return {
+        name: None if name in block.idle else value for name, value in values.items() if isinstance(value, int | float)
+    }
 
 
 def feature_map(arch: Arch, stage: int, size: tuple[int, int]) -> str:

@@ -1,19 +1,48 @@
 """The networks, one module per family; importing this package registers them with timm."""
 
+import logging
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+
+import timm
 from torch import nn
 
-from s3zoo.models.autoformer import AutoFormer
-from s3zoo.models.glit import GLiT
-from s3zoo.models.ladder import Ladder
-from s3zoo.models.s3 import S3
-from s3zoo.models.shunted import Shunted
+from s3zoo.families import BUILT_IN, FAMILIES
 
-MODELS: dict[str, type[nn.Module]] = {
-    "s3": S3,
-    "autoformer": AutoFormer,
-    "glit": GLiT,
-    "shunted": Shunted,
-    "ladder": Ladder,
-}
+_logger = logging.getLogger(__name__)
+
+
+class _Models(Mapping[str, type[nn.Module]]):
+    """By family, the class of its networks."""
+
+    def __getitem__(self, family: str) -> type[nn.Module]:
+        module, _, name = FAMILIES[family].model.partition(":")
+        return getattr(import_module(module), name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(FAMILIES)
+
+    def __len__(self) -> int:
+        return len(FAMILIES)
+
+
+MODELS = _Models()
+
+
+def model_names(family: str) -> list[str]:
+    """timm's names of the models of a family."""
+    module = FAMILIES[family].module
+    return [name for name in timm.list_models() if timm.model_entrypoint(name).__module__ == module]
+
+
+for _family in FAMILIES.values():
+    try:
+        import_module(_family.module)
+    except Exception as error:  # whatever a foreign module raises; other families work without it
+        if _family.name in BUILT_IN:
+            raise
+        _logger.warning(
+            "The networks of family %r cannot be imported (%s: %s).", _family.name, type(error).__name__, error
+        )
 # By family, timm's name of the model that takes any architecture of it.
-ENTRYPOINTS: dict[str, str] = {family: family for family in MODELS} | {"ladder": "clip_ladder"}
+ENTRYPOINTS: dict[str, str] = {_family.name: _family.entrypoint for _family in FAMILIES.values()}

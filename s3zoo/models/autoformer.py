@@ -5,7 +5,7 @@ A class token is part of the sequence but not of the output, which is the mean o
 absolute (`pos_embed`) and relative: per block, two tables (vertical, horizontal) for the keys and two for the values.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -18,8 +18,8 @@ from timm.models import checkpoint, generate_default_cfgs, register_model
 from timm.models._builder import resolve_pretrained_cfg
 from torch import Tensor, nn
 
-from s3zoo.arch import Arch, AutoFormerBlock, Stage
-from s3zoo.cost import RELATIVE_ROWS
+from s3zoo.arch import Arch, Stage
+from s3zoo.families.autoformer import BASE, RELATIVE_ROWS, SMALL, TINY, AutoFormerBlock
 from s3zoo.models import official
 from s3zoo.models._base import Plain
 from s3zoo.models.layers import DropPath, HeadProjection, QkvLinear, trunc_normal_
@@ -281,17 +281,6 @@ def checkpoint_filter_fn(state_dict: dict[str, Any], model: AutoFormer) -> dict[
 
 
 # Entrypoints
-
-
-def _arch(embed_dim: int, num_heads: str, mlp_ratios: Sequence[float]) -> Arch:
-    blocks = (AutoFormerBlock(int(h), 64, r) for h, r in zip(num_heads.split(), mlp_ratios, strict=True))
-    return Arch("autoformer", (Stage(embed_dim, tuple(blocks)),))
-
-
-# The published subnets.
-TINY = _arch(192, "3 3 3 3 3 3 3 3 3 3 4 3 3", (3.5, 3.5, 3, 3.5, 3, 3, 4, 4, 3.5, 4, 3.5, 4, 3.5))
-SMALL = _arch(384, "6 6 5 7 5 5 5 6 6 7 7 6 7", (3, 3.5, 3, 3.5, 4, 4, 4, 4, 4, 4, 4, 3.5, 4))
-BASE = _arch(576, "9 9 9 9 9 10 9 9 10 9 10 9 9 10", (3.5, 3.5, 4, 3.5, 4, 3.5, 3.5, 3, 4, 4, 3, 4, 3, 3.5))
 
 
 def _create_autoformer(variant: str, pretrained: bool = False, **kwargs: Any) -> nn.Module:

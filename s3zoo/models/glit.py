@@ -10,7 +10,7 @@ with: GELU in the MLP, a gated linear unit after the first pointwise convolution
 import contextlib
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -20,7 +20,8 @@ from timm.models import generate_default_cfgs, register_model
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from s3zoo.arch import Arch, GLiTBlock, Stage
+from s3zoo.arch import Arch
+from s3zoo.families.glit import BASE, SMALL, TINY, GLiTBlock
 from s3zoo.models._base import ArchLike, Plain, Size
 from s3zoo.models.layers import DropPath, HeadProjection, QkvLinear
 from s3zoo.models.loading import FOLDER, IMAGENET, NOTHING_PUBLISHED, build, fit_pos_embed, fit_weights
@@ -264,37 +265,6 @@ default_cfgs = generate_default_cfgs(
         "glit.untrained": _cfg(),
     }
 )
-
-
-def arch_from_codes(embed_dim: int, num_heads: int, codes: Sequence[int], thirds: Sequence[int]) -> Arch:
-    """The architecture of the official genome: per block the attending thirds of the heads and a code 0..8.
-
-    The meaning of a code depends on the kind of block: (kernel, expansion) where all heads are local, (head width,
-    MLP ratio) where all are global, (expansion, MLP ratio) where both occur.
-    """
-    blocks = []
-    width = embed_dim // num_heads
-    for third, code in zip(thirds, codes, strict=True):
-        high, low = divmod(code, 3)
-        genes = dict(head_dim=width, kernel_size=31, expansion=1.0, mlp_ratio=4.0)
-        if third == 0:
-            genes |= dict(kernel_size=(17, 31, 45)[high], expansion=(1.0, 2.0, 4.0)[low])
-        elif third == 3:
-            genes |= dict(head_dim=(width // 2, width, 2 * width)[high], mlp_ratio=(2.0, 4.0, 6.0)[low])
-        else:
-            genes |= dict(expansion=(1.0, 2.0, 4.0)[high], mlp_ratio=(2.0, 4.0, 6.0)[low])
-        block = GLiTBlock(num_heads, num_heads * third // 3, **genes)  # type: ignore[arg-type]
-        blocks.append(block.effective())
-    return Arch("glit", (Stage(embed_dim, tuple(blocks)),))
-
-
-_THIRDS = (3, 0, 1, 3, 0, 1, 3, 1, 0, 3, 0, 3)
-TINY = arch_from_codes(192, 3, (1, 4, 8, 4, 8, 8, 3, 6, 8, 4, 5, 8), _THIRDS)
-# The authors released neither the genomes nor the widths of Small and Base. These two were chosen by us, not found by
-# the authors: the fewest steps away from Tiny's genome, at DeiT's widths, such that parameters and multiply-adds in the
-# official counting print as in the paper: 24.6M, 4.4G (24,622,120, 4.402G) and 96.1M, 17.0G (96,146,536, 17.038G).
-SMALL = arch_from_codes(384, 6, (1, 4, 6, 4, 8, 8, 3, 6, 8, 4, 4, 4), _THIRDS)
-BASE = arch_from_codes(768, 12, (1, 4, 6, 4, 2, 8, 3, 6, 8, 4, 4, 4), _THIRDS)
 
 
 @register_model

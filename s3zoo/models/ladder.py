@@ -30,7 +30,8 @@ from timm.layers import Mlp, QuickGELU, get_device_dtype
 from timm.models import checkpoint, generate_default_cfgs, register_model
 from torch import Tensor, nn
 
-from s3zoo.arch import Arch, LadderBlock, Stage
+from s3zoo.arch import Arch
+from s3zoo.families.ladder import BASE, LadderBlock
 from s3zoo.models._base import ArchLike, Size, ZooModel, init_linear
 from s3zoo.models.layers import DropPath, HeadLinear, HeadProjection
 from s3zoo.models.loading import IMAGENET, build, find_weights, fit_weights
@@ -378,7 +379,7 @@ class Ladder(ZooModel):
         self, arch: Arch, stage: int, index: int, *, drop_path: float = 0.0, device=None, dtype=None
     ) -> Block:
         """One layer as the constructor builds it: genes and bottleneck decide, and the tower's width."""
-        where: Stage = arch.stages[stage]
+        where = arch.stages[stage]
         genes = where.blocks[index]
         assert isinstance(genes, LadderBlock)
         return Block(
@@ -475,8 +476,6 @@ def _cfg(**kwargs: Any) -> dict[str, Any]:
 
 
 default_cfgs = generate_default_cfgs({"clip_ladder_base.untrained": _cfg(), "clip_ladder.untrained": _cfg()})
-
-BASE = Arch("ladder", (Stage(384, (LadderBlock(num_heads=12, head_dim=64, mlp_ratio=4.0),) * 4),))
 
 
 @register_model

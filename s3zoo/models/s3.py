@@ -24,7 +24,9 @@ from timm.layers import (
 from timm.models import generate_default_cfgs, register_model
 from torch import Tensor, nn
 
-from s3zoo.arch import Arch, S3Block, Stage
+from s3zoo.arch import Arch, Stage
+from s3zoo.families import s3 as family
+from s3zoo.families.s3 import S3Block
 from s3zoo.models._base import ArchLike, BlockSequence, Hierarchical, Size
 from s3zoo.models.layers import DropPath, HeadProjection, QkvLinear, trunc_normal_
 from s3zoo.models.loading import IMAGENET, build, bundled, fit_weights
@@ -340,6 +342,18 @@ def to_timm_state_dict(model: S3) -> dict[str, Tensor]:
     return out
 
 
+def check_official(state_dict: Mapping[str, Tensor], model: Any) -> None:
+    """The filter resizes tables to the model's windows; a conversion must not: Swin-T is no S3-T with other windows."""
+    for s, stage in enumerate(model.arch.stages):
+        for b, block in enumerate(stage.blocks):
+            rows = state_dict[f"layers.{s}.blocks.{b}.attn.relative_position_bias_table"].shape[0]
+            if rows != (2 * block.window_size - 1) ** 2:
+                raise ValueError(
+                    f"Block {b} of stage {s} has window {(math.isqrt(rows) + 1) // 2} in the checkpoint, but "
+                    f"{block.window_size} in the architecture; give the checkpoint's architecture."
+                )
+
+
 def timm_model_args(arch: Arch) -> dict[str, Any]:
     """The arguments with which timm's `swin_s3_tiny_224` builds this architecture, where timm can."""
     dims = arch.embed_dims
@@ -431,25 +445,7 @@ default_cfgs = generate_default_cfgs(
 )
 
 
-def _released(depths: tuple[int, ...], window_sizes: tuple[int, ...]) -> Arch:
-    """The released networks differ in depth and windows only."""
-    return Arch(
-        "s3",
-        tuple(
-            Stage(96 * 2**i, (S3Block(window_size=window, num_heads=3 * 2**i, head_dim=32, mlp_ratio=4.0),) * depth)
-            for i, (depth, window) in enumerate(zip(depths, window_sizes, strict=True))
-        ),
-    )
-
-
-ARCHS = {
-    "s3_nano": _NANO,
-    "s3_tiny": _released((2, 2, 6, 2), (7, 7, 14, 7)),
-    "s3_small": _released((2, 2, 18, 2), (14, 14, 14, 7)),
-    "s3_base": _released((2, 2, 30, 2), (7, 7, 14, 7)),
-    "s3_small_384": _released((2, 2, 18, 2), (24, 24, 24, 12)),
-    "s3_base_384": _released((2, 2, 30, 2), (12, 12, 24, 12)),
-}
+ARCHS = {"s3_nano": _NANO, **family.ARCHS}
 
 
 @register_model

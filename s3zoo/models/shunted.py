@@ -17,16 +17,14 @@ from timm.layers import register_notrace_module
 from timm.models import generate_default_cfgs, register_model
 from torch import Tensor, nn
 
-from s3zoo.arch import Arch, ShuntedBlock, Stage
+from s3zoo.arch import Arch
+from s3zoo.families.shunted import ARCHS, MERGING_RATES, STEM_DIM, ShuntedBlock
 from s3zoo.models._base import ArchLike, BlockSequence, Hierarchical, Size
 from s3zoo.models.layers import DropPath, HeadLinear, HeadProjection
 from s3zoo.models.loading import FOLDER, IMAGENET, NOTHING_PUBLISHED, build, fit_weights
 from s3zoo.models.official import unwrap
 
 __all__ = ["Shunted", "checkpoint_filter_fn"]  # register_model adds the entrypoints
-
-STEM_DIM = 64
-MERGING_RATES = (8, 4, 2, 1)  # of the coarse branch, by stage; the fine branch merges half as much in each direction
 
 
 class HeadConv(nn.Module):
@@ -256,7 +254,7 @@ class Shunted(Hierarchical):
     @staticmethod
     def make_block(arch: Arch, stage: int, index: int, *, drop_path: float = 0.0, device=None, dtype=None) -> nn.Module:
         """One block as the constructor builds it: genes, width and stage decide, the input size does not."""
-        where: Stage = arch.stages[stage]
+        where = arch.stages[stage]
         genes = where.blocks[index]
         assert isinstance(genes, ShuntedBlock)
         return Block(where.embed_dim, genes, MERGING_RATES[stage], drop_path, device=device, dtype=dtype)
@@ -361,22 +359,6 @@ default_cfgs = generate_default_cfgs(
         "shunted.untrained": _cfg(license="apache-2.0"),
     }
 )
-
-
-def _published(depths: tuple[int, ...], stem_depth: int) -> Arch:
-    """The published networks differ in depth only, that of the stem included."""
-    stages = (
-        Stage(64 * 2**i, (ShuntedBlock(num_heads=2 * 2**i, head_dim=32, mlp_ratio=ratio),) * depth)
-        for i, (depth, ratio) in enumerate(zip(depths, (8.0, 8.0, 4.0, 4.0), strict=True))
-    )
-    return Arch("shunted", tuple(stages), stem_depth=stem_depth)
-
-
-ARCHS = {
-    "shunted_tiny": _published((1, 2, 4, 1), stem_depth=0),
-    "shunted_small": _published((2, 4, 12, 1), stem_depth=1),
-    "shunted_base": _published((3, 4, 24, 2), stem_depth=2),
-}
 
 
 @register_model

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from s3zoo.families import FAMILIES
 from s3zoo.search.budget import Budget, Feasible, Pricer, extents
 from s3zoo.search.config import SearchRun
 from s3zoo.space import glit_details, glit_split
@@ -154,7 +155,7 @@ def _supernet_weights(run: SearchRun) -> list[int]:
     spaces, args = [run.space], dict[str, Any](device="meta")
     if run.hierarchy == "glit":
         spaces = [glit_split(run.space), glit_details(run.space, run.space.sample(random.Random(0)))]
-    if run.space.family == "ladder":
+    if FAMILIES[run.space.family].reads_tower:
         data = run.data
         args["tower"] = build_tower(run.tower.name, img_size=data.img_size, in_chans=data.in_chans, device="meta")
     made = (Supernet(s, sharing=run.supernet.sharing, device="meta", model_args=args, **run.shape) for s in spaces)
@@ -195,7 +196,7 @@ def _disk(run: SearchRun, trainings: list[PlannedTraining], networks: list[int],
     least, most = (shown(seeds * (count * checkpoints + rest)) for count in (1, 2))
     text = f"about {least}" + (f", {most} once trainings have lasted for two checkpoints" if trainings else "")
     text += ", if later spaces are as large as the first" if run.space_search.method != "none" else ""
-    return text + (", and the features" if run.space.family == "ladder" and run.tower.cache != "none" else "")
+    return text + (", and the features" if FAMILIES[run.space.family].reads_tower and run.tower.cache != "none" else "")
 
 
 def _copies(train: Train) -> int:
@@ -213,7 +214,7 @@ def _copies(train: Train) -> int:
 
 
 def _tower_lines(run: SearchRun) -> list[str]:
-    if run.space.family != "ladder":
+    if not FAMILIES[run.space.family].reads_tower:
         return []
     from s3zoo.models.ladder import build_tower
     from s3zoo.training.features import shown

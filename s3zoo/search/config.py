@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from s3zoo.checks import Count, Positive, Range, Share, check
+from s3zoo.families import FAMILIES
 from s3zoo.search.space_search import SpaceSearch
 from s3zoo.space import S3_INITIAL, Space
 from s3zoo.training.config import Run, Tower, Train
@@ -81,14 +82,15 @@ class SearchRun(Run):
             raise ValueError(
                 "data.holdout is 0, but a search compares networks on images that are held out; set it to at least 1."
             )
-        if self.space.family != "ladder" and self.tower != Tower():
+        if not FAMILIES[self.space.family].reads_tower and self.tower != Tower():
             raise ValueError(
                 f"tower is set, but networks of space family {self.space.family!r} read none; leave it, or take a space"
                 " of family 'ladder' such as s4_clip."
             )
         if self.hierarchy == "glit" and (self.space.family != "glit" or self.space_search.method != "none"):
             raise ValueError("hierarchy 'glit' needs a GLiT space and space_search.method 'none'.")
-        fixed = self.space.family == "autoformer" and self.space_search.method == "none"
+        official = FAMILIES[self.space.family].official
+        fixed = official is not None and official.supernet and self.space_search.method == "none"
         if self.supernet_weights and not (fixed and self.supernet.sharing == "entangled"):
             raise ValueError(
                 "supernet_weights needs an AutoFormer space, space_search.method 'none' and supernet.sharing"
@@ -104,7 +106,7 @@ class SearchRun(Run):
     @property
     def priced(self) -> dict[str, Any]:
         """What decides on costs besides the architecture."""
-        if self.space.family != "ladder":
+        if not FAMILIES[self.space.family].reads_tower:
             return self.shape
         from s3zoo.models.ladder import build_tower  # torch is needed from here on
 

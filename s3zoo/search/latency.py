@@ -24,7 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from s3zoo.arch import FAMILIES, Arch, Block, Stage
+from s3zoo.arch import Arch, Stage
+from s3zoo.families import FAMILIES, Block
 from s3zoo.files import Records, read_json, write_json
 from s3zoo.models import MODELS
 from s3zoo.space import Space

@@ -33,8 +33,10 @@ def official_autoformer_supernet(
     """
     weights = read_checkpoint(source) if isinstance(source, str | Path) else dict(source)
     largest = autoformer.largest_arch(weights)
-    if space.family != "autoformer":
-        raise ValueError(f"Space {space.name!r} is of family {space.family!r}, but the supernet is of 'autoformer'.")
+    if space.family != largest.family:
+        raise ValueError(
+            f"Space {space.name!r} is of family {space.family!r}, but the supernet is of {largest.family!r}."
+        )
     own: dict[str, Any] = {
         "num_classes": weights["head.weight"].shape[0],
         "in_chans": weights["patch_embed_super.proj.weight"].shape[1],

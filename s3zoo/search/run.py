@@ -25,6 +25,7 @@ from typing import Any
 import torch
 
 from s3zoo.artefact import save_model
+from s3zoo.families import FAMILIES
 from s3zoo.files import Records, read_json, write_json
 from s3zoo.search import glit, s3
 from s3zoo.search.budget import Budget, Pricer, check_feasible, extents
@@ -103,7 +104,7 @@ def prepare(run: SearchRun, folder: Path, ranks: Ranks, log: Log, stop: Stop) ->
 
 
 def _open_tower(run: SearchRun, ranks: Ranks) -> Any:
-    if run.space.family != "ladder":
+    if not FAMILIES[run.space.family].reads_tower:
         return None
     tower = tower_of(run.tower, run.data, ranks.device)
     deepest = run.space.largest().depths[0]

@@ -27,8 +27,8 @@ import torch
 
 from s3zoo.cards import Facts, files, registered, registered_names, weights_source
 from s3zoo.cards.facts import NO_WEIGHTS, quantity
+from s3zoo.families import FAMILIES
 from s3zoo.files import replacing
-from s3zoo.models import MODELS
 from s3zoo.zoo.page import page, plot
 
 BATCH, ROUNDS = 8, 3
@@ -158,7 +158,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="s3zoo zoo", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--family", choices=tuple(MODELS), help="of the table alone")
+    parser.add_argument("--family", choices=tuple(FAMILIES), help="of the table alone")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--html", metavar="PATH", type=Path, help="write the page to browse")
     parser.add_argument("--plot", metavar="PATH", type=Path, help="write accuracy against parameters as a .svg file")

@@ -16,15 +16,11 @@ from typing import Any
 
 from s3zoo import drawing
 from s3zoo.cards.facts import LOADABLE, quantity
+from s3zoo.families import FAMILIES
 
 Row = dict[str, Any]
 PLOTTED = "ImageNet-1k"  # accuracies on other data do not compare
-FAMILIES = {"s3": "S3", "autoformer": "AutoFormer", "glit": "GLiT", "shunted": "Shunted", "ladder": "CLIP ladder"}
-COLOURS = {
-    family: drawing.SERIES[name]
-    for family, name in zip(FAMILIES, ("blue", "amber", "green", "magenta", "slate"), strict=True)
-}
-MARKERS = dict(zip(FAMILIES, "os^DP", strict=True))
+COLOURS = {name: drawing.SERIES[family.colour] for name, family in FAMILIES.items()}
 AXES = {"params": "parameters", "macs": "MACs", "throughput": "images per second"}
 # Of a row: key, title, and whether numbers stand in it.
 COLUMNS = (
@@ -137,8 +133,8 @@ def _families(rows: Sequence[Row]) -> list[str]:
 
 
 def _family(name: str) -> str:
-    shape = drawing.SHAPES[MARKERS[name]]
-    return f'<i style="color: var(--{name})" aria-hidden="true">{shape}</i>{escape(FAMILIES[name])}'
+    shape = drawing.SHAPES[FAMILIES[name].marker]
+    return f'<i style="color: var(--{name})" aria-hidden="true">{shape}</i>{escape(FAMILIES[name].title)}'
 
 
 # Plots
@@ -192,7 +188,7 @@ def draw(shown: Sequence[Row], others: Sequence[Row], key: str, *, legend: bool)
         ax.plot(xs, ys, color=COLOURS[group[0]][0], alpha=0.5)
     for row in shown:
         (mark,) = ax.plot(
-            row[key], row["top1"], MARKERS[row["family"]], color=COLOURS[row["family"]][0],
+            row[key], row["top1"], FAMILIES[row["family"]].marker, color=COLOURS[row["family"]][0],
             markeredgecolor=card, zorder=3,
         )  # fmt: skip
         says = f"{row['name']}\n{row['top1']:.1f} % ({row['whose']}), {quantity(row[key])} {AXES[key]}"
@@ -201,7 +197,9 @@ def draw(shown: Sequence[Row], others: Sequence[Row], key: str, *, legend: bool)
         from matplotlib.lines import Line2D
 
         handles = [
-            Line2D([], [], linestyle="", marker=MARKERS[name], color=COLOURS[name][0], label=FAMILIES[name])
+            Line2D(
+                [], [], linestyle="", marker=FAMILIES[name].marker, color=COLOURS[name][0], label=FAMILIES[name].title
+            )
             for name in _families(shown)
         ]
         handles.append(Line2D([], [], linestyle="", marker="o", markersize=5, color=card,

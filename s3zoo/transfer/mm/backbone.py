@@ -18,7 +18,8 @@ from timm.models import PretrainedCfg, SwinTransformer, group_parameters, split_
 from torch import Tensor, nn
 
 import s3zoo.models  # noqa: F401  (registers the networks)
-from s3zoo.arch import Arch, S3Block, Stage
+from s3zoo.arch import Arch, Stage
+from s3zoo.families.s3 import S3Block
 from s3zoo.models._base import Hierarchical, ZooModel
 from s3zoo.models.folder import WEIGHTS
 from s3zoo.models.open import described, read_weights, source
