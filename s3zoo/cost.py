@@ -17,39 +17,26 @@ Size = int | tuple[int, int]
 TOWER_DIM = 768  # CLIP ViT-B's width
 
 
-def params(
-    arch: Arch, *, img_size: Size = 224, num_classes: int = 1000, in_chans: int = 3, tower_dim: int = TOWER_DIM
-) -> int:
-    """Trainable parameters of the built model."""
-    return costs(arch, img_size=img_size, num_classes=num_classes, in_chans=in_chans, tower_dim=tower_dim).params
+def params(arch: Arch, **shape: Any) -> int:
+    """Trainable parameters of the built model; `shape` as for `costs`."""
+    return costs(arch, **shape).params
 
 
-def macs(
-    arch: Arch, *, img_size: Size = 224, num_classes: int = 1000, in_chans: int = 3, tower_dim: int = TOWER_DIM
-) -> int:
-    """Multiply-accumulates of one forward pass on one image, as executed."""
-    return costs(arch, img_size=img_size, num_classes=num_classes, in_chans=in_chans, tower_dim=tower_dim).macs
+def macs(arch: Arch, **shape: Any) -> int:
+    """Multiply-accumulates of one forward pass on one image, as executed; `shape` as for `costs`."""
+    return costs(arch, **shape).macs
 
 
-def macs_paper(
-    arch: Arch, *, img_size: Size = 224, num_classes: int = 1000, in_chans: int = 3, tower_dim: int = TOWER_DIM
-) -> int:
-    """Multiply-accumulates in the convention of the family's paper."""
-    found = costs(arch, img_size=img_size, num_classes=num_classes, in_chans=in_chans, tower_dim=tower_dim)
-    return int(found.macs_paper)
+def macs_paper(arch: Arch, **shape: Any) -> int:
+    """Multiply-accumulates in the convention of the family's paper; `shape` as for `costs`."""
+    return int(costs(arch, **shape).macs_paper)
 
 
 def costs(
     arch: Arch, *, img_size: Size = 224, num_classes: int = 1000, in_chans: int = 3, tower_dim: int = TOWER_DIM
 ) -> Cost:
-    """All of them at once."""
-    height, width = (img_size, img_size) if isinstance(img_size, int) else img_size
-    if min(height, width, in_chans, tower_dim) < 1 or num_classes < 0:
-        raise ValueError(
-            f"img_size {img_size}, in_chans {in_chans}, tower_dim {tower_dim} and num_classes {num_classes} were given;"
-            " the first three must be positive, the last 0 or more."
-        )
-    shape = Shape(height, width, num_classes, in_chans, tower_dim, arch.patch_size, arch.stem_depth)
+    """All three at once, for this input and these classes."""
+    shape = shape_of(arch, img_size, num_classes, in_chans, tower_dim)
     parts = [FAMILIES[arch.family].frame_cost(arch.embed_dims, shape)]
     for i, stage in enumerate(arch.stages):
         parts += [_block(arch.family, block, stage.embed_dim, i, shape) for block in stage.blocks]
@@ -59,3 +46,14 @@ def costs(
 @functools.lru_cache(maxsize=2**16)  # a search prices the same few blocks again and again
 def _block(family: str, block: Any, width: int, stage: int, shape: Shape) -> Cost:
     return FAMILIES[family].block_cost(block, width, stage, shape)
+
+
+def shape_of(arch: Any, img_size: Size, num_classes: int, in_chans: int, tower_dim: int) -> Shape:
+    """What costs depend on besides widths and genes; patch and stem are those of an architecture or space."""
+    height, width = (img_size, img_size) if isinstance(img_size, int) else img_size
+    if min(height, width, in_chans, tower_dim) < 1 or num_classes < 0:
+        raise ValueError(
+            f"img_size {img_size}, in_chans {in_chans}, tower_dim {tower_dim} and num_classes {num_classes} were given;"
+            " the first three must be positive, the last 0 or more."
+        )
+    return Shape(height, width, num_classes, in_chans, tower_dim, arch.patch_size, arch.stem_depth)
