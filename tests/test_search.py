@@ -184,6 +184,22 @@ def test_many_budgets_share_one_supernet_and_its_scores(tmp_path):
     assert len(evaluated) == len({json.dumps(arch) for arch in evaluated})
 
 
+def test_the_best_of_every_generation(raced):
+    """Of each budget's search, from the networks that were scored in full; the last list begins with the winner."""
+    rows = [json.loads(line) for line in (raced / "space0/evaluated.jsonl").read_text().splitlines()]
+    full = {Arch.from_dict(row["arch"]).key: row["accuracy"] for row in rows if row.get("full")}
+    for index in range(2):
+        lists = json.loads((raced / f"space0/search-{index}/generations.json").read_text())
+        assert len(lists) == 3 and list(map(len, lists)) == sorted(map(len, lists))
+        for best in lists:
+            scores = [row["accuracy"] for row in best]
+            assert scores == sorted(scores, reverse=True) and len(best) == len({row["key"] for row in best}) <= 50
+            assert all(row["params"] <= (6_000, 5_000)[index] for row in best)
+        winner = json.loads((raced / f"space0/search-{index}/winner.json").read_text())
+        assert (lists[-1][0]["accuracy"], lists[-1][0]["params"]) == (winner["accuracy"], winner["params"])
+        assert {row["accuracy"] for row in lists[-1]} <= set(full.values())
+
+
 def test_racing_drops_some_and_scores_its_winner_in_full(raced):
     rows = [json.loads(line) for line in (raced / "space0/evaluated.jsonl").read_text().splitlines()]
     assert sum("race" in row for row in rows) == 2 * 3
@@ -195,7 +211,7 @@ def test_racing_drops_some_and_scores_its_winner_in_full(raced):
 
 
 def test_search_each_space_and_audit(tmp_path):
-    options = {"samples": 10, "search_each_space": True, "audit": 3, "tau": 15}
+    options = {"samples": 10, "search_each_space": True, "audit": 3, "tau": 15, "random_samples": 7}
     run = toy(space_search=SpaceSearch(method="s3", iterations=1, **options))
     fast = dataclasses.replace(run.final.train, epochs=1, checkpoint_seconds=60)
     run = dataclasses.replace(
@@ -205,6 +221,13 @@ def test_search_each_space_and_audit(tmp_path):
     )  # fmt: skip
     result = search(run, tmp_path)
     assert all(row["best"][0]["params"] <= 6_000 for row in result["spaces"])
+    for index, row in enumerate(result["spaces"]):  # also of the last
+        lines = [json.loads(line) for line in (tmp_path / f"space{index}/random.jsonl").read_text().splitlines()]
+        space = Space.from_dict(json.loads((tmp_path / f"space{index}/space.json").read_text()))
+        assert 5 <= len(lines) <= 7 and all(Arch.from_dict(line["arch"]).family == space.family for line in lines)
+        assert all(line["accuracy"] * 60 / 100 == pytest.approx(round(line["accuracy"] * 60 / 100)) for line in lines)
+        assert len(json.loads((tmp_path / f"space{index}/search-0/generations.json").read_text())) == 1
+        assert row["best"]
     audit = json.loads(next(tmp_path.glob("space*/audit.json")).read_text())
     assert len(audit["networks"]) == 3 and -1 <= audit["kendall_retrain"] <= 1
 

@@ -96,6 +96,64 @@ def test_s3_positive_slope_below_tau_does_not_move() -> None:
     assert choices(decision, "depth") == (3, 4, 5)
 
 
+def noisy(spread: float) -> list[tuple[Arch, float]]:
+    """Two networks of each depth 2, 3, 4, with errors of 20, 19.5 and 19 on average: the slope is -0.5.
+
+    The mean of two draws from m +- spread has the variance spread^2 / 2, so with x = -1, 0, 1 the slope's is that of
+    (y_3 - y_1) / 2: spread^2 / 4.
+    """
+    return [
+        (toy_arch(toy(), depth, width), 20 - 0.5 * (depth - 2) + sign * spread)
+        for depth in (2, 3, 4) for width, sign in ((32, 1), (96, -1))
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.2, 2.0])
+@pytest.mark.parametrize("significance", [0.0, 1.0, 4.0])
+def test_s3_moves_where_the_slope_exceeds_its_error(spread: float, significance: float) -> None:
+    """With all samples as top tier, E-T error is the mean, whose error is known."""
+    config = SpaceSearch(top_share=1, significance=significance)
+    decision = s3_decide(toy(), noisy(spread), config)
+    depth, embed = rows(decision)["depth"], rows(decision)["embed_dim"]
+    assert depth["slope"] == pytest.approx(-0.5) and depth["slope_error"] == pytest.approx(spread / 2, rel=0.15)
+    moves = 0.5 > significance * spread / 2
+    assert (depth["wanted"], depth["steps"]) == (2, 2 if moves else 0) and bool(depth["note"]) == (not moves)
+    assert choices(decision, "depth") == ((4, 5, 6) if moves else (2, 3, 4))
+    assert embed["slope"] == pytest.approx(-spread) and embed["infeasible"] == [64]
+    assert decision == s3_decide(toy(), noisy(spread), config)  # the bootstrap is seeded
+
+
+def test_without_an_error_nothing_is_significant() -> None:
+    """One sample of each choice says nothing of how samples differ."""
+    samples = [(toy_arch(toy(), depth, 32), 20.0 - depth) for depth in (2, 3, 4)]
+    row = rows(s3_decide(toy(), samples, SpaceSearch()))["depth"]
+    assert row["slope_error"] is None and row["steps"] == 3
+    assert not s3_decide(toy(), samples, SpaceSearch(significance=1.0)).moved
+    pair = measured(S4_TOY, depth=4, embed_dim=3)
+    alone = [next(m for m in pair if m[0].dim == name) for name in ("depth", "embed_dim")]
+    data = s4_decide(S4_TOY, alone, s4(significance=1.0), toy_price)
+    assert not data.moved and "no component of the gradient is significant" in data.reason
+    assert s4_decide(S4_TOY, alone, s4(), toy_price).moved
+
+
+@pytest.mark.parametrize(("significance", "direction"), [(0.0, [1, 1]), (2.0, [1, 0]), (7.0, [0, 0])])
+def test_s4_follows_what_exceeds_its_error(significance: float, direction: list[int]) -> None:
+    """Gains of 2 or 4 a block (mean 3, error of four pairs 1 / sqrt(4)), of 5 or -1 a step of width (2 and 3 / 2)."""
+    pairs = []
+    for name, gains, delta in (("depth", (2, 4, 2, 4), 1), ("embed_dim", (5, -1, 5, -1), 32)):
+        pair = next(m[0] for m in measured(S4_TOY, depth=1, embed_dim=1) if m[0].dim == name)
+        pairs += [(pair._replace(delta=delta), 50.0, 50.0 + gain) for gain in gains]
+    decision = s4_decide(S4_TOY, pairs, s4(slope_unit="step", significance=significance), toy_price)
+    found = rows(decision)
+    assert [found[name]["z"] for name in ("depth", "embed_dim")] == pytest.approx([3, 2])
+    assert [found[name]["z_error"] for name in ("depth", "embed_dim")] == pytest.approx([0.5, 1.5], rel=0.15)
+    assert decision.record["direction"] == direction and decision.moved == any(direction)
+    # Where the limit demands it, what is noise moves too: 168 is the largest, and a step of depth costs 10.
+    if significance == 2.0:
+        limited = s4_decide(S4_TOY, pairs, s4(slope_unit="step", significance=2.0, upper=150), toy_price)
+        assert limited.record["direction"] == [1, -1]
+
+
 def test_s3_rounding_to_nearest() -> None:
     """-0.25 rounds to 0: the slightest gain no longer grows; 1.5 rounds to 2: 32, 64, 96 become -32, 0 and 32."""
     decision = s3_decide(toy(), scored(toy()), SpaceSearch(top=1, rounding="nearest"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from s3zoo.search.config import SearchRun
-from s3zoo.search.phases import Context, Found, search_architectures, space_row, train_supernet
+from s3zoo.search.phases import Context, Found, score_random, search_architectures, space_row, train_supernet
 from s3zoo.space import Space, glit_details, glit_split
 
 
@@ -26,6 +26,7 @@ def search_hierarchy(context: Context) -> tuple[list[Found], list[dict[str, Any]
     for index in range(2):
         place = context.folder / f"space{index}"
         supernet = train_supernet(context, space, place, None)
+        score_random(context, supernet, place)
         found = search_architectures(context, supernet, place)
         best = found[0].networks[0]
         visited.append(space_row(context, space, index) | {"best": [best.row(context)]})

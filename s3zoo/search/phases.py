@@ -6,6 +6,7 @@ the latency table, which grows with the spaces that are visited.
 
 from __future__ import annotations
 
+import itertools
 import random
 import statistics
 from collections.abc import Callable, Iterable
@@ -39,6 +40,7 @@ from s3zoo.training.log import Log
 from s3zoo.training.loop import ModelTask, Stop, SupernetTask, fit, seed_from
 
 HEALTH_IMAGES = 512
+TOP = 50  # networks of every generation that are listed
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,14 @@ def decide_move(context: Context, supernet: Supernet, place: Path, index: int) -
     measured = [(pair, scores[2 * i], scores[2 * i + 1]) for i, pair in enumerate(pairs)]
     price: Callable[[Arch], float] = lambda arch: context.sizes(arch)[config.limit_metric]  # noqa: E731
     return s4.decide(space, measured, config, price, frozen=frozen)
+
+
+def score_random(context: Context, supernet: Supernet, place: Path) -> None:
+    """Record what random networks of a space are worth, scored in full (S3 Figs. 3 and 6)."""
+    if count := context.run.space_search.random_samples:
+        rng = random.Random(seed_from(context.run.seed, "random", place.name))
+        evaluate = make_evaluator(context, supernet, place / "random.jsonl", f"{place.name}: random networks")
+        evaluate([supernet.space.sample(rng) for _ in range(count)])
 
 
 def within_limit(context: Context) -> Callable[[Arch], bool]:
@@ -293,8 +303,19 @@ def _write_archive(context: Context, folder: Path, engine: Evolution, budget: Bu
     fronts = {metric: pareto(records, metric) for metric in context.pricer(records[0][0])}
     archive = {metric: [context.row(arch, score) for arch, score, _ in front] for metric, front in fronts.items()}
     write_json(folder / "pareto.json", archive)
+    write_json(folder / "generations.json", _generations(context, engine, dict(full)))
     winner = {"budget": str(budget), "history": engine.history, **context.row(*engine.best)}
     write_json(folder / "winner.json", winner)
+
+
+def _generations(context: Context, engine: Evolution, full: dict[Arch, float]) -> list[list[dict[str, Any]]]:
+    """After each generation the best networks so far, of those that are scored in full (AutoFormer Fig. 6)."""
+    asked, seen, found = iter(engine.evaluated), dict[Arch, float](), []
+    for row in engine.history:
+        seen |= {arch: full[arch] for arch in itertools.islice(asked, int(row["size"])) if arch in full}
+        best = sorted(seen.items(), key=lambda item: (-item[1], item[0].key))[:TOP]
+        found.append([{"key": arch.key, "accuracy": score, **context.pricer(arch)} for arch, score in best])
+    return found
 
 
 # Finish

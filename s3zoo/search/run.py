@@ -5,11 +5,12 @@ on wherever the last one ended:
 
     run.json                 config, data fingerprint, tower, versions, commit
     space0/ space1/ …        one folder per visited space: space.json, supernet/ (checkpoints), scores.jsonl (space
-                             search), evaluated.jsonl (architecture search, all budgets)
+                             search), evaluated.jsonl (architecture search, all budgets), random.jsonl (if asked for)
     space_search.jsonl       the decision of every iteration, complete enough to be recomputed by hand
     features/                what a decoder's frozen tower made of the images, if that is kept (tower.cache)
     latency.json             where a budget limits latency: the milliseconds of every block, measured once
-    space…/search-0/         the architecture search of budget 0: winner.json, pareto.json, finish-…/
+    space…/search-0/         the architecture search of budget 0: winner.json, pareto.json,
+                             generations.json (the best so far), finish-…/
     test-0.json …            how many test images the winner of each budget got right
     model/                   the exported network (model-0/, model-1/ … with several budgets)
     result.json              what was found; written last, after the test images were opened, once
@@ -40,6 +41,7 @@ from s3zoo.search.phases import (
     decide_move,
     measure_latencies,
     reach_layers,
+    score_random,
     search_architectures,
     some_feasible,
     space_row,
@@ -178,6 +180,7 @@ def search_spaces(context: Context) -> tuple[list[Found], list[dict[str, Any]]]:
     while space is not None:
         index, place = len(supernets), folder / f"space{len(supernets)}"
         supernets.append(train_supernet(context, space, place, supernets[-1] if supernets else None))
+        score_random(context, supernets[-1], place)
         visited.append(space_row(context, space, index))
         if index == iterations:
             break
@@ -280,5 +283,5 @@ def _trajectory(folder: Path, visited: list[dict[str, Any]]) -> list[dict[str, A
 
 def _subnets_scored(folder: Path) -> int:
     """Over all spaces, each architecture as often as a supernet scored it anew."""
-    files = [*folder.glob("space*/scores.jsonl"), *folder.glob("space*/evaluated.jsonl")]
+    files = [path for name in ("scores", "evaluated", "random") for path in folder.glob(f"space*/{name}.jsonl")]
     return sum("arch" in row for path in files for row in Records(path, write=False).rows)

@@ -17,8 +17,18 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from s3zoo.arch import Arch
-from s3zoo.search.space_search import Decision, SpaceSearch, options, why_still
+from s3zoo.search.space_search import (
+    Decision,
+    SpaceSearch,
+    is_noise,
+    options,
+    resampled,
+    standard_error,
+    why_still,
+)
 from s3zoo.space import Dim, Space, Value
 
 EVEN_TRIES, TRIES = 8, 200  # draws for one sample: with shares kept even in all dimensions first, then freely
@@ -150,7 +160,7 @@ def _row(
     row: dict[str, Any] = {
         "name": dim.name, "step": dim.step, "unit": dim.unit, "choices": choices, "before": list(dim.choices),
         "infeasible": [c["value"] for c in choices if not c["samples"]],
-        "slope": None, "intercept": None, "ratio": None, "wanted": 0, "steps": 0, "note": note,
+        "slope": None, "slope_error": None, "intercept": None, "ratio": None, "wanted": 0, "steps": 0, "note": note,
     }  # fmt: skip
     points = [(c["x"], c["et"]) for c in choices if c["samples"]]
     if not note and not dim.step:
@@ -162,12 +172,34 @@ def _row(
     mean_x, mean_y = (math.fsum(column) / len(points) for column in zip(*points, strict=True))
     slope = math.fsum((x - mean_x) * (y - mean_y) for x, y in points) / math.fsum((x - mean_x) ** 2 for x, _ in points)
     ratio = round(slope / config.tau, DIGITS)
-    row |= {"slope": slope, "intercept": mean_y - slope * mean_x, "ratio": ratio}
+    error = _slope_error(dim, errors, choices, config)
+    row |= {"slope": slope, "slope_error": error, "intercept": mean_y - slope * mean_x, "ratio": ratio}
     row["wanted"] = -math.floor(ratio if config.rounding == "floor" else ratio + 0.5)  # Eq. 8
+    if is_noise(slope, error, config):
+        row["note"] = f"its slope does not exceed {config.significance:g} standard errors"
+        return row
     row["steps"] = _possible_steps(dim, row["wanted"])
     if row["steps"] != row["wanted"]:
         row["note"] = f"{row['wanted']} steps would leave no choice"
     return row
+
+
+def _slope_error(
+    dim: Dim, errors: Mapping[tuple[str, Value], list[float]], choices: Sequence[Mapping[str, Any]], config: SpaceSearch
+) -> float | None:
+    """The standard error of a slope: how much it differs when other networks with the same choices are sampled.
+
+    By the bootstrap within each choice, whose share of the samples is given. A choice with one sample has none.
+    """
+    seen = [choice for choice in choices if choice["samples"]]
+    if any(choice["samples"] < 2 for choice in seen):
+        return None
+    columns = []
+    for choice in seen:
+        drawn = np.sort(resampled(errors[dim.name, choice["value"]], f"{dim.name} {choice['value']}"), axis=1)
+        columns.append((drawn.mean(1) + drawn[:, : choice["top_count"]].mean(1)) / 2)
+    x = np.array([choice["x"] for choice in seen]) - np.mean([choice["x"] for choice in seen])
+    return standard_error(x @ np.array(columns) / (x @ x))
 
 
 def _possible_steps(dim: Dim, steps: int) -> int:

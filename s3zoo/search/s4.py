@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from s3zoo.arch import Arch
-from s3zoo.search.space_search import Decision, SpaceSearch, options, why_still
+from s3zoo.search.space_search import Decision, SpaceSearch, is_noise, options, resampled, standard_error, why_still
 from s3zoo.space import Dim, Space
 
 MAX_DIMS = 13  # 3^13 - 1 = 1.6 million neighbours, each priced
@@ -65,7 +65,8 @@ def decide(
             f"S4 prices all 3^n - 1 neighbours of a space, and {space.name!r} has n = {len(moving)} dimensions that can"
             f" move; fix some of them with one choice each (at most {MAX_DIMS} may move) or use method 's3'."
         )
-    z = np.array([row["z"] for row in moving], dtype=np.float64)
+    # A component that is noise counts as 0: such a dimension moves only where the limit demands it.
+    z = np.array([0.0 if is_noise(row["z"], row["z_error"], config) else row["z"] for row in moving], dtype=np.float64)
     directions: np.ndarray = np.indices((3,) * len(moving), dtype=np.int8)
     directions = directions.reshape(len(moving), 3 ** len(moving)).T - 1  # (3^n, n)
     directions = directions[np.any(directions, axis=1)]  # (3^n - 1, n): the paper's gammas
@@ -85,7 +86,8 @@ def decide(
 
     reason, chosen = "", None
     if not z.any():
-        reason = "the gradient is zero" if moving else "no dimension can move"
+        zero = "the gradient is zero" if not config.significance else "no component of the gradient is significant"
+        reason = zero if moving else "no dimension can move"
     elif not order.size:
         reason = "no neighbour is legal"
     elif cosines[order[0]] < 0 and (inside or config.keep_illegal):
@@ -140,6 +142,7 @@ def _row(
     return {
         "name": dim.name, "unit": dim.unit, "step": step, "before": list(dim.choices), "pairs": own,
         "count": len(own), "z": math.fsum(slopes) / len(slopes) if slopes else None,
+        "z_error": standard_error(resampled(slopes, dim.name).mean(1)) if len(slopes) > 1 else None,
         "note": note or ("" if own else "has no pairs"),
     }  # fmt: skip
 

@@ -12,9 +12,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+import numpy as np
+
 from s3zoo.checks import Count, Positive, Range, check
 from s3zoo.search.budget import Budget, Limit
 from s3zoo.space import Dim, Space
+
+RESAMPLES = 200  # of the bootstrap: standard errors are right within about 5 %
 
 
 @dataclass(frozen=True)
@@ -44,9 +48,12 @@ class SpaceSearch:
     lower: Annotated[float, Range(0)] = 0.0
     upper: Annotated[float, Range(0)] = math.inf
     max_space_size: Annotated[float, Range(1)] = math.inf  # S3's Eq. 2: at most so many architectures
+    # Ours: a dimension moves only where its slope (S3) or gradient (S4) exceeds so many standard errors; 0: the papers'
+    significance: Annotated[float, Range(0, 100)] = 0.0
     backtrack: bool = False  # S3: go back to the last visited space that has an architecture within the limits
     keep_illegal: bool = False  # S4: where every legal direction loses accuracy, stop even above the limit
     search_each_space: bool = False
+    random_samples: Count = 0  # of each visited space, blocks drawn one by one, scored in full: S3's Figs. 3 and 6
     audit: Count = 0
 
     def __post_init__(self) -> None:
@@ -110,6 +117,22 @@ def options(config: SpaceSearch) -> dict[str, Any]:
     """The settings behind a decision; JSON has no infinity, so "no limit" is null."""
     found = dataclasses.asdict(config) | {"slope_unit": "step" if config.x_in_steps else "raw"}
     return {key: None if value == math.inf else value for key, value in found.items() if key != "limit"}
+
+
+def standard_error(statistic: np.ndarray) -> float:
+    """Of a number, from its values over `resampled` measurements."""
+    return float(statistic.std(ddof=1))
+
+
+def resampled(values: Sequence[float], name: str) -> np.ndarray:
+    """The bootstrap: as many of the values, drawn with replacement, (RESAMPLES, values); for a name always the same."""
+    rng = np.random.default_rng(list(name.encode()))
+    return np.asarray(values)[rng.integers(0, len(values), (RESAMPLES, len(values)))]
+
+
+def is_noise(number: float, error: float | None, config: SpaceSearch) -> bool:
+    """Whether a slope is too small, in standard errors, to move a dimension; without an error it is not known to be."""
+    return bool(config.significance) and (error is None or abs(number) <= config.significance * error)
 
 
 def equivalent_dims(space: Space, img_size: int | tuple[int, int]) -> set[str]:
