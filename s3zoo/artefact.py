@@ -42,7 +42,7 @@ def save_model(
     """Write the folder that is `model` and give its path; an earlier model in it is replaced.
 
     The weights are put in place before the config that holds their sha256, each at once, so a reader finds an old
-    model, a new one, or (if the machine died in between) a mismatch that `load_config(verify=True)` reports.
+    model, a new one, or (if the machine died in between) a mismatch that `load_model_config(verify=True)` reports.
 
     Args:
         provenance: where the weights come from, as JSON: data, config, seed, commit, source file.
@@ -177,7 +177,7 @@ def _check_loadable(model: nn.Module, config: dict[str, Any]) -> None:
         )
 
 
-def load_config(folder: str | Path, *, verify: bool = False, plain: bool = False) -> dict[str, Any]:
+def load_model_config(folder: str | Path, *, verify: bool = False, plain: bool = False) -> dict[str, Any]:
     """The config of a folder that `save_model` wrote, checked; with `verify`, the weights too (sha256).
 
     With `plain`, the folder may also be one that was exported for plain timm.

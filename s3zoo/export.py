@@ -29,7 +29,7 @@ from timm.models._pretrained import filter_pretrained_cfg
 from torch import Tensor
 
 from s3zoo import __version__, cards
-from s3zoo.artefact import CONFIG, WEIGHTS, load_config, write_config
+from s3zoo.artefact import CONFIG, WEIGHTS, load_model_config, write_config
 from s3zoo.files import replacing, sha256
 from s3zoo.models.s3 import S3, timm_differs, timm_model_args, to_timm_state_dict
 
@@ -48,7 +48,7 @@ def load(source: str, *, img_size: tuple[int, int] | None = None, untrained: boo
     elif folder.exists() or source.startswith("local-dir:") or "/" in source:
         if (folder / "model" / CONFIG).is_file():  # a run's folder
             folder /= "model"
-        config = load_config(folder, verify=not untrained)
+        config = load_model_config(folder, verify=not untrained)
         source = f"local-dir:{folder}"
     else:
         config = {}
@@ -71,7 +71,7 @@ def load(source: str, *, img_size: tuple[int, int] | None = None, untrained: boo
     return model.eval(), config
 
 
-def difference(ours: Tensor, theirs: Tensor) -> float:
+def largest_difference(ours: Tensor, theirs: Tensor) -> float:
     """The largest difference of logits, relative to the largest logit where that is above 1."""
     assert ours.shape == theirs.shape
     return float((ours - theirs).abs().max() / max(1.0, float(ours.abs().max())))
@@ -106,7 +106,7 @@ def to_timm(folder: str | Path, model: Any, config: dict[str, Any] | None = None
     theirs = timm.create_model(TIMM_ARCHITECTURE, **options).eval()
     images = _images(model, 2)
     with torch.inference_mode():
-        seen = difference(model(images), theirs(images))
+        seen = largest_difference(model(images), theirs(images))
     if not seen <= TOLERANCE:  # also NaN
         raise ValueError(f"timm's logits differ by {seen:.1e} from the model's, above {TOLERANCE}; export as ONNX.")
     with replacing(folder / WEIGHTS) as temporary:
@@ -211,7 +211,7 @@ def to_onnx(path: str | Path, model: Any, *, opset: int = OPSET) -> float:
             with torch.inference_mode():
                 expected = model(images)
             (found,) = session.run(None, {"image": images.numpy()})
-            seen = max(seen, difference(expected, torch.from_numpy(found)))
+            seen = max(seen, largest_difference(expected, torch.from_numpy(found)))
         if not seen <= 10 * TOLERANCE:
             raise ValueError(f"onnxruntime's logits differ by {seen:.1e} from PyTorch's; try another --opset.")
     return seen

@@ -20,7 +20,7 @@ from huggingface_hub import CommitOperationAdd, HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError, HTTPError, OfflineModeIsEnabled, RepositoryNotFoundError
 
 from s3zoo import __version__, cards
-from s3zoo.artefact import load_config, write_config
+from s3zoo.artefact import load_model_config, write_config
 from s3zoo.files import replacing, sha256, write_text
 from s3zoo.models.loading import CONFIG, WEIGHTS
 from s3zoo.search.budget import Budget
@@ -43,7 +43,7 @@ def find_model(path: Path, budget: str | None = None) -> Path:
         raise ValueError(f"{path} holds neither a model ({WEIGHTS}, {CONFIG}) nor a run; give the folder of either.")
     if len(found) == 1 and budget is None:
         return found[0]
-    names = [str(load_config(folder)["s3zoo"]["provenance"].get("budget", "")) for folder in found]
+    names = [str(load_model_config(folder)["s3zoo"]["provenance"].get("budget", "")) for folder in found]
     offer = "; ".join(f"{i}: {name}" for i, name in enumerate(names))
     if budget is None:
         raise ValueError(f"The run in {path} found {len(found)} networks ({offer}); choose one with --budget NUMBER.")
@@ -61,7 +61,7 @@ def make_repository(
 
     The weights are copied byte for byte, once they are sure to be those that the config describes.
     """
-    config = load_config(source, verify=True, plain=True)
+    config = load_model_config(source, verify=True, plain=True)
     config["pretrained_cfg"]["hf_hub_filename"] = WEIGHTS  # as older versions did not say: see artefact
     if isinstance(config["model_args"].get("pretrained_tower"), str):  # a file of this machine; its sha256 stays
         config["model_args"]["pretrained_tower"] = True

@@ -85,9 +85,9 @@ class Dim:
         """All choices moved by `delta`; impossible ones are dropped, and at least one is always left."""
         kept = tuple(v + delta for v in self.choices if self.low <= v + delta <= self.high)
         if not kept:  # the farthest whole number of steps that leaves a choice
-            unit = math.copysign(self.spacing or abs(delta), delta)
-            steps = abs(delta) / abs(unit)
-            return self if steps <= 1 else self.moved(unit * (math.ceil(steps) - 1))
+            one = math.copysign(self.spacing or abs(delta), delta)
+            steps = abs(delta) / abs(one)
+            return self if steps <= 1 else self.moved(one * (math.ceil(steps) - 1))
         return dataclasses.replace(self, choices=tuple(int(v) if float(v).is_integer() else v for v in kept))
 
 

@@ -96,7 +96,7 @@ def test_contents(tmp_path: Path) -> None:
     assert ours["provenance"] == {"seed": 3, "data": {"name": "digits"}, "window": [7, 7]}
     with safe_open(tmp_path / "model.safetensors", "pt") as file:
         assert file.metadata() == {"format": "pt"}
-    assert artefact.load_config(tmp_path, verify=True) == written
+    assert artefact.load_model_config(tmp_path, verify=True) == written
     assert Arch.parse(tmp_path / "config.json") == model.arch  # the config is an architecture file too
 
 
@@ -175,16 +175,16 @@ def test_refused_models(tmp_path: Path) -> None:
         artefact.save_model(tmp_path / "file", build("glit"))
 
 
-def test_load_config_refuses(tmp_path: Path) -> None:
+def test_load_model_config_refuses(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds no config.json"):
-        artefact.load_config(tmp_path / "nowhere")
+        artefact.load_model_config(tmp_path / "nowhere")
     artefact.save_model(tmp_path, build("autoformer"))
     path, good = tmp_path / "config.json", config(tmp_path)
 
     def refused(content: Any, message: str) -> None:
         path.write_text(content if isinstance(content, str) else json.dumps(content))
         with pytest.raises(ValueError, match=message) as caught:
-            artefact.load_config(tmp_path)
+            artefact.load_model_config(tmp_path)
         assert "\n" not in str(caught.value)
 
     refused("{", "not valid JSON")
@@ -199,9 +199,9 @@ def test_load_config_refuses(tmp_path: Path) -> None:
     content = bytearray(weights.read_bytes())
     content[-3] ^= 1  # one flipped bit, which safetensors does not notice
     weights.write_bytes(content)
-    assert artefact.load_config(tmp_path) == good
+    assert artefact.load_model_config(tmp_path) == good
     with pytest.raises(ValueError, match="is not the file that config.json describes"):
-        artefact.load_config(tmp_path, verify=True)
+        artefact.load_model_config(tmp_path, verify=True)
     weights.unlink()
     with pytest.raises(ValueError, match="holds no model.safetensors"):
-        artefact.load_config(tmp_path)
+        artefact.load_model_config(tmp_path)

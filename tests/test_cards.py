@@ -14,7 +14,7 @@ from huggingface_hub import ModelCard
 import s3zoo  # noqa: F401
 from s3zoo import cards
 from s3zoo.arch import Arch, S3Block, Stage
-from s3zoo.artefact import load_config, save_model
+from s3zoo.artefact import load_model_config, save_model
 from s3zoo.models import MODELS
 from s3zoo.zoo import card_files
 
@@ -161,7 +161,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = timm.create_model("s3", arch=Arch("s3", stages, patch_size=2), img_size=8, in_chans=1, num_classes=10)
     cfg = {"mean": [0.3], "std": [0.4]}
     path = save_model(tmp_path_factory.mktemp("run") / "model", model, provenance=PROVENANCE, pretrained_cfg=cfg)
-    for name, text in cards.files(load_config(path)).items():
+    for name, text in cards.files(load_model_config(path)).items():
         (path / name).write_text(text)
     return path
 
@@ -185,7 +185,7 @@ def test_the_card_of_a_search(folder: Path, monkeypatch, capsys) -> None:
 
 
 def test_the_card_of_a_training(folder: Path) -> None:
-    config = load_config(folder)
+    config = load_model_config(folder)
     base = {"name": "s3_tiny", "sha256": "ab" * 32, "license": "mit"}
     record = {"kind": "train", "mode": "finetune", "base": base, "data": {"name": "torch/cifar10"}}
     record |= {"teacher": {"name": "resnet50", "sha256": "cd" * 32, "kind": "hard"}}
@@ -201,7 +201,7 @@ def test_the_card_of_a_training(folder: Path) -> None:
 
 
 def test_a_card_says_only_what_is_known(folder: Path) -> None:
-    config = load_config(folder)
+    config = load_model_config(folder)
     published = cards.render(config, repo_id="someone/tiny-digits")
     assert '"hf-hub:someone/tiny-digits", pretrained=True' in published and "# tiny-digits\n" in published
     old = copy.deepcopy(config)

@@ -74,7 +74,7 @@ def test_autoformer(tmp_path: Path) -> None:
     expected = reference.logits(tiny_supernet(), subnet, x)
     torch.testing.assert_close(load(tmp_path / "other")(x), expected, atol=1e-5, rtol=0)
 
-    config = artefact.load_config(tmp_path / "published", verify=True)
+    config = artefact.load_model_config(tmp_path / "published", verify=True)
     assert config["s3zoo"]["params"] == 5_867_944
     digest = hashlib.sha256(source.read_bytes()).hexdigest()
     came_from = {"file": "supernet-tiny.pth", "sha256": digest, "model": "autoformer_tiny"}
@@ -132,11 +132,11 @@ def test_s3(tmp_path: Path) -> None:
     converted = load(tmp_path / "s3")
     x = torch.randn(1, 3, 224, 224)
     torch.testing.assert_close(converted(x), model(x), atol=1e-5, rtol=0)
-    config = artefact.load_config(tmp_path / "s3", verify=True)
+    config = artefact.load_model_config(tmp_path / "s3", verify=True)
     assert config["architecture"] == "s3" and config["s3zoo"]["params"] == 28_328_674
     save_file(dict(model.state_dict()), tmp_path / "timm.safetensors")  # as on the Hub
     convert(tmp_path / "timm.safetensors", tmp_path / "again")
-    assert artefact.load_config(tmp_path / "again")["s3zoo"]["sha256"] == config["s3zoo"]["sha256"]
+    assert artefact.load_model_config(tmp_path / "again")["s3zoo"]["sha256"] == config["s3zoo"]["sha256"]
 
 
 def test_swin_is_not_s3(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_glit(tmp_path: Path) -> None:
     theirs = sorted(float(t.double().sum()) for t in weights.values())
     assert all(math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-6) for a, b in zip(ours, theirs, strict=True))
     assert torch.equal(converted.blocks[4].mlp.fc1.weight, weights["blocks.4.0.mlp.fc1.weight"])
-    assert artefact.load_config(tmp_path / "glit")["architecture"] == "glit"
+    assert artefact.load_model_config(tmp_path / "glit")["architecture"] == "glit"
 
 
 @torch.no_grad()
@@ -216,7 +216,7 @@ def test_shunted(tmp_path: Path) -> None:
     x = torch.randn(1, 3, 64, 64)
     expected, _ = shunted_reference.oracle(weights, arch, x)
     torch.testing.assert_close(load(tmp_path / "shunted")(x), expected, atol=1e-5, rtol=0)
-    config = artefact.load_config(tmp_path / "shunted", verify=True)
+    config = artefact.load_model_config(tmp_path / "shunted", verify=True)
     assert config["architecture"] == "shunted" and config["s3zoo"]["params"] == 11_553_576
 
     searched = shunted_reference.random_arch(0)

@@ -314,7 +314,7 @@ def test_a_saved_folder_comes_back(tmp_path, ladder):
         for p in model.parameters():
             p.copy_(torch.randn_like(p) * 0.2)
     artefact.save_model(tmp_path, model)
-    config = artefact.load_config(tmp_path, verify=True)
+    config = artefact.load_model_config(tmp_path, verify=True)
     assert config["architecture"] == "clip_ladder"
     assert config["s3zoo"]["params"] == sum(p.numel() for p in model.parameters())
     assert load_file(tmp_path / "model.safetensors").keys() == model.state_dict().keys()

@@ -18,7 +18,7 @@ from mmengine.optim import build_optim_wrapper  # noqa: E402
 from mmengine.registry import MODELS  # noqa: E402
 
 from s3zoo.paths import configs_dir  # noqa: E402
-from s3zoo.transfer.mm.config import load_config, register, set_classes, without_pretrained  # noqa: E402
+from s3zoo.transfer.mm.config import load_mm_config, register, set_classes, without_pretrained  # noqa: E402
 from s3zoo.transfer.mm.flops import parts  # noqa: E402
 
 UPSTREAM = {"mmdet": Path(mmdet.__path__[0]), "mmseg": Path(mmseg.__path__[0])}
@@ -58,7 +58,7 @@ def test_what_is_shipped() -> None:
 @cache
 def built(name: str) -> Any:
     """On the meta device: neither memory nor random numbers nor weights to fetch."""
-    cfg = load_config(name)
+    cfg = load_mm_config(name)
     register(cfg)
     with torch.device("meta"):
         return MODELS.build(cfg.model)
@@ -79,7 +79,7 @@ def test_a_config_builds_and_has_the_papers_size(name: str) -> None:
 
 @pytest.mark.parametrize("name", DISTINCT)
 def test_the_parts_of_a_config_fit(name: str) -> None:
-    model, cfg = built(name), load_config(name)
+    model, cfg = built(name), load_mm_config(name)
     assert model.backbone.strides == (4, 8, 16, 32)
     channels = list(model.backbone.out_channels)
     if "neck" in cfg.model:
@@ -99,7 +99,7 @@ def kind_of(name: str) -> str:
 @pytest.mark.parametrize("name", DISTINCT)
 def test_what_decays(name: str) -> None:
     """All weights of convolutions and linear layers; in the backbone no norm and no table or embedding of positions."""
-    model, cfg = built(name), load_config(name)
+    model, cfg = built(name), load_mm_config(name)
     decay = 0.05 if name in NAMES["detection"] else 0.01
     groups = build_optim_wrapper(model, cfg.optim_wrapper).optimizer.param_groups
     decays = {id(parameter): group["weight_decay"] for group in groups for parameter in group["params"]}
@@ -149,12 +149,12 @@ def test_pretrained_is_taken_out_where_it_is() -> None:
 
 def test_one_class_is_for_detectors() -> None:
     """Pixels with label 0 are not judged: a segmenter of one class would be right everywhere."""
-    cfg = load_config("upernet_s3-tiny_160k_ade20k-512x512")
+    cfg = load_mm_config("upernet_s3-tiny_160k_ade20k-512x512")
     with pytest.raises(ValueError, match="--classes is 'roof' alone"):
         set_classes(cfg, ["roof"])
     set_classes(cfg, ["ground", "roof"])
     assert cfg.model.decode_head.num_classes == 2
-    cfg = load_config("cascade-mask-rcnn_s3-tiny_fpn_1x_coco")
+    cfg = load_mm_config("cascade-mask-rcnn_s3-tiny_fpn_1x_coco")
     set_classes(cfg, ["roof"])
     assert {head.num_classes for head in cfg.model.roi_head.bbox_head} == {1}
 
@@ -169,7 +169,7 @@ def upstream(package: str, name: str) -> Config:
 @pytest.mark.parametrize("name", NAMES["detection"])
 def test_the_recipe_of_detectors(name: str) -> None:
     """Swin's, of which mmdet ships pipeline and optimizer with Mask R-CNN, and the heads with ConvNeXt."""
-    cfg = load_config(name)
+    cfg = load_mm_config(name)
     swin = upstream("mmdet", "swin/mask-rcnn_swin-t-p4-w7_fpn_ms-crop-3x_coco.py")
     heads = upstream("mmdet", "convnext/cascade-mask-rcnn_convnext-t-p4-w7_fpn_4conv1fc-giou_amp-ms-crop-3x_coco.py")
     assert cfg.train_dataloader.dataset.pipeline == swin.train_dataloader.dataset.pipeline
@@ -186,12 +186,12 @@ def test_the_recipe_of_detectors(name: str) -> None:
     assert cfg.train_cfg.max_epochs == steps.end == epochs and steps.milestones == milestones and steps.gamma == 0.1
     assert warmup.end == 1000 and not warmup.by_epoch and steps.by_epoch
     if "ms-3x" in name:
-        assert cfg.model == load_config(name.replace("ms-3x", "1x")).model
+        assert cfg.model == load_mm_config(name.replace("ms-3x", "1x")).model
 
 
 @pytest.mark.parametrize("name", NAMES["segmentation"])
 def test_the_recipe_of_segmenters(name: str) -> None:
-    cfg = load_config(name)
+    cfg = load_mm_config(name)
     swin = upstream("mmseg", "swin/swin-tiny-patch4-window7-in1k-pre_upernet_8xb2-160k_ade20k-512x512.py")
     for key in ("train_dataloader", "val_dataloader", "param_scheduler", "train_cfg", "tta_model", "test_evaluator"):
         assert cfg[key] == swin[key]

@@ -9,14 +9,14 @@ import pytest
 pytest.importorskip("mmdet")
 pytest.importorskip("mmseg")
 
-from s3zoo.transfer.mm.config import load_config  # noqa: E402
+from s3zoo.transfer.mm.config import load_mm_config  # noqa: E402
 from s3zoo.transfer.mm.flops import main, report  # noqa: E402
 
 DETECTOR, SEGMENTER = "cascade-mask-rcnn_{}_fpn_1x_coco", "upernet_{}_160k_ade20k-512x512"
 
 
 def parts_of(name: str) -> dict[str, Any]:
-    return {part.name: part for part in report(load_config(name))}
+    return {part.name: part for part in report(load_mm_config(name))}
 
 
 def conv(cin: int, cout: int, kernel: int, places: int) -> int:

@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from toy_train import ARCH, DIGITS, config
 
 from s3zoo import cards
-from s3zoo.artefact import load_config as load_model_config
+from s3zoo.artefact import load_model_config
 from s3zoo.cli import main as cli
 from s3zoo.models.open import model_with
 from s3zoo.training.accuracy import accuracy

@@ -29,7 +29,7 @@ from s3zoo.transfer.mm.config import (
     check_data,
     check_keys,
     first,
-    load_config,
+    load_mm_config,
     plain_text,
     portable,
     quiet,
@@ -149,7 +149,7 @@ def train(argv: list[str] | None = None) -> int:
         "--auto-scale-lr", action="store_true", help="scale the learning rate to the batch over all processes"
     )
     args = parser.parse_args(argv)
-    cfg = load_config(args.config, args.cfg_options)
+    cfg = load_mm_config(args.config, args.cfg_options)
     cfg.work_dir = str(args.work_dir or Path("runs") / Path(args.config).stem)
     _prepare(cfg, args, ("train", "val"))
     last = find_latest_checkpoint(cfg.work_dir) if (Path(cfg.work_dir) / "last_checkpoint").is_file() else None
@@ -225,7 +225,7 @@ def _opened(words: list[str], options: dict[str, Any]) -> tuple[Config, dict[str
     if folder is None and not Path(words[0]).expanduser().is_dir():
         if len(words) < 2:
             raise ValueError(f"{words[0]!r} is no folder of an exported model; give a config and its checkpoint.")
-        return load_config(words[0], options), checkpoints.read_weights(words[1]), repr(words[1]), words[2:]
+        return load_mm_config(words[0], options), checkpoints.read_weights(words[1]), repr(words[1]), words[2:]
     exported = load_detector(folder or words[0])
     check_keys(exported.cfg, options)
     exported.cfg.merge_from_dict(options)

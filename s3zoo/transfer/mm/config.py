@@ -30,7 +30,7 @@ def first() -> bool:
     return not int(os.environ.get("RANK", "0"))
 
 
-def load_config(source: str, options: dict[str, Any] | None = None) -> Config:
+def load_mm_config(source: str, options: dict[str, Any] | None = None) -> Config:
     """A config by path, or by the name of a file in configs/detection or configs/segmentation, with options set."""
     known = {path.stem: path for folder in FOLDERS for path in sorted((configs_dir() / folder).glob("[!_]*.py"))}
     path = Path(source).expanduser()

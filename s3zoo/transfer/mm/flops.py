@@ -26,7 +26,7 @@ from mmengine.registry import MODELS
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from s3zoo.transfer.mm.config import load_config, quiet, register, without_pretrained
+from s3zoo.transfer.mm.config import load_mm_config, quiet, register, without_pretrained
 
 BOXES, MASKS = 1000, 100
 DETECTION, SEGMENTATION = (800, 1280), (512, 2048)
@@ -137,7 +137,7 @@ def main(argv: list[str] | None = None) -> int:
     quiet()
     found = {}
     for name in args.config:
-        rows = found[name] = report(load_config(name), tuple(args.size) if args.size else None)
+        rows = found[name] = report(load_mm_config(name), tuple(args.size) if args.size else None)
         if not args.json:
             total = Part("total", sum(row.params for row in rows), sum(row.macs for row in rows))
             print(name)
