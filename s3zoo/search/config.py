@@ -26,7 +26,7 @@ class ArchSearch:
     p_depth: Share = 0.2
     p_embed: Share = 0.2
     p_block: Share = 0.4
-    racing: bool = False  # score on growing parts of the held-out images, drop who is out
+    racing: bool = False  # score on growing parts of the held-out images, drop candidates unlikely to become parents
     calibration_images: Positive = 1024  # for batch norms, where there are any
     # Where a budget limits latency, a table is measured on this device, or read from the file of another one.
     latency_batch: Annotated[int, Range(1, 10**6)] = 1
