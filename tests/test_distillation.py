@@ -4,6 +4,7 @@ import dataclasses
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -14,7 +15,7 @@ from s3zoo.training.data import ImageData
 from s3zoo.training.distil import Student, Teacher, distil_loss
 from s3zoo.training.distributed import Ranks
 from s3zoo.training.log import Log
-from s3zoo.training.loop import Stop
+from s3zoo.training.loop import Interrupted, Stop
 from s3zoo.training.run import Training
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -124,6 +125,23 @@ def test_kept_answers_are_the_teachers(teacher, tmp_path):
     first, second = (timm.create_model(f"local-dir:{tmp_path}/{k}/model", pretrained=True) for k in ("asked", "kept"))
     for (name, a), b in zip(first.state_dict().items(), second.state_dict().values(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4, msg=name)
+
+
+def test_asking_the_teacher_can_be_stopped(teacher, tmp_path, monkeypatch):
+    """In groups of 50 of 128 images: one is asked before the stop, the others by the next process."""
+    data, log, stop, seen = ImageData(STILL, 0), Log(None, speaks=False), Stop(), []
+    asked = Teacher(Distil(teacher=str(teacher), cache=True), STILL, data.classes, ONE.device)
+    answer = Teacher.__call__
+    monkeypatch.setattr(Teacher, "__call__", lambda self, x: seen.append(len(x)) or answer(self, x))
+    path, stop.asked = tmp_path / "teacher.safetensors", True
+    with pytest.raises(Interrupted, match="teacher: stopped after 50 of 128 images; the same command resumes there"):
+        asked.keep(data, path, ONE, log, stop, batch=50)
+    assert not path.exists()
+    asked.keep(data, path, ONE, log, Stop(), batch=50)
+    asked.keep(data, path, ONE, log, Stop(), batch=50)
+    assert seen == [50, 50, 28] and [p.name for p in tmp_path.iterdir()] == [path.name]
+    images = torch.cat([x for x, _ in data.train_groups([np.arange(128)])])
+    torch.testing.assert_close(asked.kept, answer(asked, images), rtol=1e-4, atol=1e-5)
 
 
 def test_answers_are_not_kept_of_images_that_change(teacher):
