@@ -46,6 +46,21 @@ def disk_full_as_user_error(path: Path) -> Iterator[None]:
         ) from error
 
 
+def exists(path: Path, what: str) -> bool:
+    """Whether there is something; a sentence if that cannot be said, or if it is a link that leads nowhere."""
+    try:
+        path.stat()
+        return True
+    except (FileNotFoundError, NotADirectoryError):
+        if not path.is_symlink():
+            return False
+        reason = "it is a link that leads nowhere"
+    except OSError as error:  # too long a name, links in a circle, a folder that may not be read
+        reason = error.strerror or type(error).__name__
+    name = str(path) if len(str(path)) <= 100 else f"{str(path)[:100]}…"
+    raise ValueError(f"{what} is {name!r}, which cannot be opened ({reason}); give another path.") from None
+
+
 # Writing
 
 
@@ -265,14 +280,15 @@ def _kind(kind: type) -> str:
 class Records:
     """An append-only JSONL file; the line that a crash cut in half is dropped when it is opened again.
 
-    Without a path, or with `write=False` (ranks but the first), rows are kept in memory alone.
+    Without a path, or with `write=False` (ranks but the first), rows are kept in memory alone. With `run`, the identity
+    of a run, each line names it, and a file of another run is refused.
     """
 
     def __init__(
         self, path: Path | None, *, fields: Fields | None = None,
-        keep: Callable[[dict[str, Any]], bool] | None = None, write: bool = True,
+        keep: Callable[[dict[str, Any]], bool] | None = None, write: bool = True, run: str = "",
     ) -> None:  # fmt: skip
-        self.path = path if write else None
+        self.path, self.run = path if write else None, run
         self.rows: list[dict[str, Any]] = []
         content = path.read_bytes() if path is not None and path.exists() else b""
         for number, line in enumerate(content.split(b"\n")[:-1], 1):
@@ -287,18 +303,19 @@ class Records:
                     f"Line {number} of {path} is not what s3zoo writes there ({error}); remove the file, and what it"
                     " records is done again."
                 ) from None
+            check_run(row.pop("run", ""), run, path)
             if keep is not None and not keep(row):
                 break
             self.rows.append(row)
-        if self.path is not None and content != _lines(self.rows).encode():
-            write_text(self.path, _lines(self.rows))
+        if self.path is not None and content != self._lines(self.rows).encode():
+            write_text(self.path, self._lines(self.rows))
 
     def cut(self, count: int) -> None:
         """Keep the first `count` rows only."""
         if count < len(self.rows):
             self.rows = self.rows[:count]
             if self.path is not None:
-                write_text(self.path, _lines(self.rows))
+                write_text(self.path, self._lines(self.rows))
 
     def clear(self) -> None:
         """Forget all rows and remove the file."""
@@ -313,10 +330,18 @@ class Records:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with disk_full_as_user_error(self.path), open(self.path, "a", encoding="utf-8") as file:
-            file.write(_lines(rows))
+            file.write(self._lines(rows))
             file.flush()
             os.fsync(file.fileno())
 
+    def _lines(self, rows: Iterable[dict[str, Any]]) -> str:
+        owner = {"run": self.run} if self.run else {}
+        return "".join(json.dumps(row | owner, allow_nan=False) + "\n" for row in rows)
 
-def _lines(rows: Iterable[dict[str, Any]]) -> str:
-    return "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
+
+def check_run(found: str, run: str, path: Path | None) -> None:
+    """Refuse a file of another run; one that names none is of an older version."""
+    if run and found and found != run:
+        raise ValueError(
+            f"{path} is of another run (other settings or other data) than this one; give another --out, or remove it."
+        )

@@ -223,6 +223,45 @@ def test_a_gradient_that_is_no_number_changes_nothing(tmp_path):
     assert state["step"] == 2 and all(t.isfinite().all() for t in tensors.values())
 
 
+@pytest.mark.parametrize("case", ["weights", "images", "targets"])
+def test_the_remedy_is_that_of_the_cause(tmp_path, one_thread, case):
+    net = supernet()
+
+    class Poisoned(ImageData):
+        def mixup(self, images, targets, step, smoothing=0.0):
+            targets = F.one_hot(targets, 10).float()
+            return (images * math.nan, targets) if case == "images" else (images, targets * math.nan)
+
+    if case == "weights":
+        net.flat.data[0] = math.inf
+    kind = ImageData if case == "weights" else Poisoned
+    said = "weights that it began with" if case == "weights" else "images or labels .* data.mixup and data.cutmix"
+    with pytest.raises(ValueError, match=f"nothing was saved yet in .*{said}") as error:
+        fit(
+            SupernetTask(net, TRAIN, 0), TRAIN, kind(DATA, 0), seed=0, ranks=ONE, folder=tmp_path, log=Log(None),
+            name="test",
+        )  # fmt: skip
+    assert "earning rate" not in str(error.value)
+
+
+def test_files_of_another_run_are_refused(tmp_path, one_thread):
+    def go(run, stop=None):
+        train(SupernetTask(supernet(), TRAIN, 0), tmp_path, run=run, stop=stop)
+
+    with pytest.raises(Interrupted):
+        go("mine", StopAfter(4))
+    with pytest.raises(ValueError, match="is of another run .* give another --out"):
+        go("yours")
+    steps = list(tmp_path.glob("step-*"))
+    for path in steps:
+        path.rename(tmp_path / f"was-{path.name}")
+    with pytest.raises(ValueError, match="epochs.jsonl is of another run"):
+        go("yours")
+    for path in steps:
+        (tmp_path / f"was-{path.name}").rename(path)
+    go("mine")
+
+
 def test_ranks_leave_the_blocks_that_subnets_share_as_they_were(tmp_path):
     """Between steps subnets are calibrated, also such as were not trained; a group of one stands in for the ranks."""
     space = glit_space("g", 12, 3, depth=2, kernels=(3, 5), expansions=(1,), head_dims=(4,), mlp=(1, 2), patch_size=4)

@@ -98,7 +98,7 @@ class Keeper(torch.optim.SGD):
 @pytest.mark.parametrize(
     "kind, why", [(Forgetful, "interrupted would not end as"), (Keeper, "builtin_function_or_method, which cannot be")]
 )
-def test_what_cannot_be_exact_is_refused_before_the_first_step(tmp_path, monkeypatch, kind, why):
+def test_what_cannot_be_exact_is_refused_before_the_first_step(tmp_path, one_thread, monkeypatch, kind, why):
     monkeypatch.setattr(
         "s3zoo.training.optimizers.create_optimizer_v2", lambda groups, opt, lr, **_: kind(groups, lr=lr)
     )
@@ -110,7 +110,7 @@ def test_what_cannot_be_exact_is_refused_before_the_first_step(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("opt, resumes", [("adamw", True), ("momentum", True), ("lamb", False)])
-def test_checkpoints_of_version_1_resume_where_nothing_is_lost(tmp_path, opt, resumes):
+def test_checkpoints_of_version_1_resume_where_nothing_is_lost(tmp_path, one_thread, opt, resumes):
     """They had the tensors alone."""
     whole = trained(tmp_path / "whole", opt)
     with pytest.raises(Interrupted):

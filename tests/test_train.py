@@ -7,6 +7,7 @@ import io
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -332,6 +333,45 @@ def test_a_folder_in_one_command(five, folder, tmp_path):
     assert str(tmp_path) not in (tmp_path / "model/config.json").read_text()
     code, said = command(*words, "--set", "train.lr=1e-4")
     assert code == 2 and "differs in" in said and "train.lr" in said
+
+
+def test_nothing_is_lost_in_silence(five, folder, tmp_path):
+    """Images that cannot be read are counted in log and result; there is no result of none; mended ones are used."""
+    images, out = tmp_path / "images", tmp_path / "out"
+    shutil.copytree(folder, images)
+    words = (five, "--data", images, "--epochs", 2, "--out", out, "--set", "train.batch_size=8", "--set", "threads=1")
+    words += ("--set", "data.max_unreadable=20")
+    broken = [images / "train" / "dark" / "3.png", *(images / "val").rglob("*.png")]
+    kept = {path: path.read_bytes() for path in broken}
+    for index, path in enumerate(broken):
+        path.write_bytes(bytes([index]) * path.stat().st_size)
+    for _ in range(2):
+        code, said = command(*words)
+        assert code == 2 and "None of the 8 test images" in said and "the same command goes on" in said, said
+        assert not (out / "result.json").exists() and not (out / "model").exists()
+    for path in broken[:-1]:
+        path.write_bytes(kept[path])
+    code, said = command(*words)
+    result = json.loads((out / "result.json").read_text())
+    assert code == 0 and result["test"]["images"] == 7
+    assert "dark/3.png cannot be read; the run goes on without it" in (out / "log.txt").read_text()
+    assert result["unreadable"] == {"training": 1, "test": 1}
+
+
+def test_other_files_than_run_json_know_their_run(toy, tmp_path):
+    """Without run.json, a run of other settings does not go on from these files; the same settings do."""
+    run = tmp_path / "run"
+    shutil.copytree(toy, run)
+    names = ["result.json", "test.json", "train/epochs.jsonl", *(p.relative_to(run) for p in run.rglob("state.json"))]
+    whole = json.loads((toy / "result.json").read_text())
+    (run / "run.json").unlink()
+    for name in names:  # any of them will do
+        with pytest.raises(ValueError, match="is of another run"):
+            train(changed(lr=1e-3), run)
+        assert not (run / "run.json").exists()
+        (run / name).rename(run / "kept")
+        assert train(changed(workers=0, checkpoint_seconds=9), run).items() <= whole.items()
+        (run / "run.json").unlink()
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import random
 import statistics
@@ -37,6 +38,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--seeds", type=int, default=1, metavar="N", help="N runs with seeds from the config's on, and a table"
     )
+    parser.add_argument(
+        "--check-data", action="store_true", help="first compare all test images with all training images"
+    )
     parser.add_argument("--dry-run", action="store_true", help="show what would be done; needs no data")
     arguments = parser.parse_args(argv)
     settings = arguments.set + ([f"data.root={arguments.data}"] if arguments.data else [])
@@ -48,7 +52,8 @@ def main(argv: list[str] | None = None) -> int:
     from s3zoo.search.run import search  # torch is needed from here on
     from s3zoo.training.session import run_job
 
-    return run_job(run, out, search, seeds=arguments.seeds, table=seeds_table)
+    job = functools.partial(search, check_data=arguments.check_data)
+    return run_job(run, out, job, seeds=arguments.seeds, table=seeds_table)
 
 
 def seeds_table(results: list[dict[str, Any]]) -> str:

@@ -58,6 +58,7 @@ class Context:
     sizes: Pricer  # costs of networks of any space
     latency: LatencyTable | None  # where a budget limits latency
     pricer: Pricer  # costs of networks of visited spaces, latency included
+    name: str  # names this run in its files
 
     @property
     def amp(self) -> bool:
@@ -68,7 +69,7 @@ class Context:
         return {} if self.tower is None else {"tower": self.tower}  # one for all networks of the run
 
     def records(self, path: Path) -> Records:
-        return self.ranks.rank0_first(lambda: Records(path, write=self.ranks.first))
+        return self.ranks.rank0_first(lambda: Records(path, write=self.ranks.first, run=self.name))
 
     def row(self, arch: Arch, accuracy: float) -> dict[str, Any]:
         return {"accuracy": accuracy, **self.pricer(arch), "arch": arch.to_dict()}
@@ -202,7 +203,7 @@ def train_supernet(context: Context, space: Space, place: Path, previous: Supern
 def _fit(context: Context, task: Any, train: Train, folder: Path, name: str, seed: int, **options: Any) -> None:
     fit(
         task, train, context.data, seed=seed, ranks=context.ranks, folder=folder, log=context.log, name=name,
-        stop=context.stop, amp=context.amp, **options,
+        stop=context.stop, amp=context.amp, run=context.name, **options,
     )  # fmt: skip
 
 
@@ -344,7 +345,7 @@ def finish(
 def count_correct(
     context: Context, path: Path, model: nn.Module, batches: Callable[[int], Iterable[Batch]]
 ) -> dict[str, float]:
-    return resumable_accuracy(path, model, batches, context.ranks, context.stop)
+    return resumable_accuracy(path, model, batches, context.ranks, context.stop, run=context.name)
 
 
 def audit_ranking(context: Context, supernet: Supernet, place: Path) -> None:

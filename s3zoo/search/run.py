@@ -60,9 +60,11 @@ from s3zoo.training.loop import Stop, check
 from s3zoo.training.provenance import provenance
 
 
-def search(run: SearchRun, folder: Path, ranks: Ranks, log: Log, stop: Stop) -> dict[str, Any]:
+def search(
+    run: SearchRun, folder: Path, ranks: Ranks, log: Log, stop: Stop, *, check_data: bool = False
+) -> dict[str, Any]:
     """Search a network in this folder, or go on with it; what result.json says."""
-    context = prepare(run, folder, ranks, log, stop)
+    context = prepare(run, folder, ranks, log, stop, check_data)
     path = folder / "result.json"
     if path.exists():
         log.say(f"This run is finished; its result is in {path}")
@@ -77,25 +79,25 @@ def search(run: SearchRun, folder: Path, ranks: Ranks, log: Log, stop: Stop) -> 
 # Before the first step
 
 
-def prepare(run: SearchRun, folder: Path, ranks: Ranks, log: Log, stop: Stop) -> Context:
+def prepare(run: SearchRun, folder: Path, ranks: Ranks, log: Log, stop: Stop, check_data: bool = False) -> Context:
     """Open the images, refuse what cannot work out, and make the folder this run's."""
     torch.set_num_threads(run.threads)
     tower = _open_tower(run, ranks)
     data = _open_images(run, folder, tower, ranks, log, stop)
-    data.check_splits()
+    data.check_splits(check_data)
     # Where no budget is given, networks are held to the limit of the space search.
     limit = Budget() if run.space_search.method == "none" else run.space_search.budget
     budgets = tuple(map(Budget.parse, run.arch_search.budgets)) or (limit,)
     priced: dict[str, Any] = run.priced
     identity = {"data": data.fingerprint} | ({} if tower is None else {"tower": tower_record(tower)})
-    check_folder(folder, run, **identity)  # before minutes are spent on measuring
+    name = check_folder(folder, run, **identity)  # before minutes are spent on measuring
     if not run.supernet_weights:
         check(run.supernet, data, ranks)
     if run.final.mode != "inherit" or run.space_search.audit:
         check(run.final.train, data, ranks)
     latency = _open_latencies(run, folder, tower, budgets, ranks)
     sizes, pricer = Pricer(**priced), Pricer(**priced, latency=latency)
-    context = Context(run, folder, ranks, log, stop, data, tower, budgets, sizes, latency, pricer)
+    context = Context(run, folder, ranks, log, stop, data, tower, budgets, sizes, latency, pricer, name)
     measure_latencies(context, run.space)
     _check_feasible(context)
     claim_folder(folder, run, ranks, **identity)
@@ -120,9 +122,10 @@ def _open_tower(run: SearchRun, ranks: Ranks) -> Any:
 
 def _open_images(run: SearchRun, folder: Path, tower: Any, ranks: Ranks, log: Log, stop: Stop) -> ImageData:
     if tower is None:
-        return ImageData(run.data, run.seed, rank=ranks.rank, world=ranks.world)
+        return ImageData(run.data, run.seed, rank=ranks.rank, world=ranks.world, say=log.say, folder=folder)
     place = Path(run.tower.cache_dir) if run.tower.cache_dir else folder / "features"
     options: dict[str, Any] = {"cache": run.tower.cache, "folder": place, "log": log, "stop": stop}
+    options["run_folder"] = folder
     return FeatureData(run.data, run.seed, tower, ranks, amp=run.amp and ranks.device.type == "cuda", **options)
 
 
@@ -245,8 +248,11 @@ def conclude(context: Context, found: list[Found], visited: list[dict[str, Any]]
         if context.ranks.first:
             _export(context, folder, best, budget, test, visited)
     result = {"name": run.name, "seed": run.seed, "winners": rows, "spaces": visited}
+    context.ranks.wait()  # all have listed what they could not read
+    if unreadable := context.data.unreadable_counts():
+        result["unreadable"] = unreadable
     if context.ranks.first:
-        write_json(context.folder / "result.json", result)
+        write_json(context.folder / "result.json", result | {"run": context.name})
     context.ranks.wait()
     return result
 

@@ -10,10 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from s3zoo.files import read_json, write_json
+from s3zoo.files import check_run, read_json, write_json
 from s3zoo.training.distributed import Ranks
 from s3zoo.training.loop import Stop
 from s3zoo.training.resumable import AUTOSAVE_SECONDS, Row, resumable
+
+STATE = {"batches": int, "right": int, "images": int, "whole": bool}
 
 
 @torch.no_grad()
@@ -32,13 +34,16 @@ def accuracy(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], device:
 
 
 def resumable_accuracy(
-    path: Path, model: nn.Module, batches: Callable[[int], Iterable[tuple[Tensor, Tensor]]], ranks: Ranks, stop: Stop
-) -> dict[str, float]:
+    path: Path, model: nn.Module, batches: Callable[[int], Iterable[tuple[Tensor, Tensor]]], ranks: Ranks, stop: Stop,
+    *, run: str = "",
+) -> dict[str, float]:  # fmt: skip
     """The same with the count so far in a file, which a later process continues. `batches(n)` begins with batch n.
+
+    The file names the run, and one of another run is refused.
 
     Images come one after the other, so the first rank counts and the others wait.
     """
-    count = _Count(path, ranks)
+    count = _Count(path, ranks, run)
 
     def counted(firsts: list[int]) -> Iterator[Row]:
         for first in firsts:
@@ -53,7 +58,7 @@ def resumable_accuracy(
     items = [] if count.state["whole"] else [count.state["batches"]]
     for _ in resumable(items, counted, count, ranks, stop, reached=reached, every=AUTOSAVE_SECONDS):
         pass
-    if items:
+    if items and count.state["images"]:
         count.write(whole=True)
     return _with_interval(count.state["right"], count.state["images"])
 
@@ -61,10 +66,12 @@ def resumable_accuracy(
 class _Count:
     """How many images of how many batches were right: a file that is replaced, not appended to."""
 
-    def __init__(self, path: Path, ranks: Ranks) -> None:
+    def __init__(self, path: Path, ranks: Ranks, run: str) -> None:
         self.path, self.ranks = path, ranks
-        begun = {"batches": 0, "right": 0, "images": 0, "whole": False}
-        self.state: dict[str, Any] = ranks.from_first(read_json(path) if ranks.first and path.exists() else begun)
+        begun: dict[str, Any] = {"batches": 0, "right": 0, "images": 0, "whole": False} | ({"run": run} if run else {})
+        found = ranks.from_first(read_json(path, STATE) if ranks.first and path.exists() else begun)
+        check_run(found.get("run", ""), run, path)
+        self.state = found if found["images"] else begun  # what could not be read may be mended by now
 
     def append(self, rows: Iterable[Row]) -> None:
         for row in rows:
@@ -79,6 +86,8 @@ class _Count:
 
 
 def _with_interval(right: int, total: int) -> dict[str, float]:
+    if not total:
+        raise ValueError("None of the images can be read; mend them, and the same command goes on.")
     low, high = wilson(right, total)
     return {"top1": 100 * right / total, "low": 100 * low, "high": 100 * high, "images": total}
 

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import re
 from pathlib import Path
+from typing import Any
 
 from s3zoo.paths import configs_dir
 from s3zoo.training.config import TrainRun, load_config, overridden
@@ -44,6 +45,7 @@ def main(argv: list[str] | None = None) -> int:
     add("--epochs", type=int, metavar="N", help="short for --set train.epochs=N")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting, e.g. train.lr=1e-4")
     add("--out", type=Path, help="folder of the run (default: runs/<name>)")
+    add("--check-data", action="store_true", help="first compare all test images with all training images")
     add("--dry-run", action="store_true", help="show what would be done; needs no data")
     arguments = parser.parse_args(argv)
     run, name = configured(arguments)
@@ -53,7 +55,10 @@ def main(argv: list[str] | None = None) -> int:
     from s3zoo.training.run import Training  # torch is needed from here on
     from s3zoo.training.session import run_job
 
-    return run_job(run, arguments.out or Path("runs") / name, lambda *args: Training(*args)())
+    def job(*args: Any) -> dict[str, Any]:
+        return Training(*args, check_data=arguments.check_data)()
+
+    return run_job(run, arguments.out or Path("runs") / name, job)
 
 
 def configured(arguments: argparse.Namespace) -> tuple[TrainRun, str]:

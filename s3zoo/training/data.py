@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import chain, islice
@@ -26,6 +27,7 @@ from timm.data.random_erasing import RandomErasing
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from s3zoo.files import Records
 from s3zoo.training.config import Data
 from s3zoo.training.splits import (
     AUGMENT,
@@ -33,6 +35,7 @@ from s3zoo.training.splits import (
     ORDER,
     Split,
     balanced_order,
+    check_apart,
     check_classes,
     check_folders,
     divided,
@@ -273,10 +276,19 @@ def leave_process_group(worker: int) -> None:
 
 
 class ImageData:
-    """The training, search and test images of a run."""
+    """The training, search and test images of a run.
 
-    def __init__(self, config: Data, seed: int, *, rank: int = 0, world: int = 1) -> None:
+    Args:
+        say: told what a user should know: odd files, images that cannot be read.
+        folder: the run's. Images that cannot be read are listed there, in unreadable-<rank>.jsonl, for the result.
+    """
+
+    def __init__(
+        self, config: Data, seed: int, *, rank: int = 0, world: int = 1, say: Callable[[str], None] = lambda text: None,
+        folder: Path | None = None,
+    ) -> None:  # fmt: skip
         self.config, self.seed, self.rank, self.world = config, seed, rank, world
+        self.say, self.folder = say, folder
         if config.in_chans not in (1, 3) or not len(config.mean) == len(config.std) == config.in_chans:
             raise ValueError(
                 f"data.in_chans is {config.in_chans}, data.mean has {len(config.mean)} values and data.std"
@@ -296,7 +308,10 @@ class ImageData:
             )
         self.search_indices, self.train_indices = divided(self.split, config, seed)
         self.train_size = len(self.train_indices)
-        self.unreadable: dict[str, None] = {}  # names, in the order of discovery
+        if self.split.warning:
+            say(f"data: {self.split.warning}")
+        self._listed = Records(None if folder is None else folder / f"unreadable-{rank}.jsonl")
+        self.unreadable = {row["image"]: row["split"] for row in self._listed.rows}  # in the order of discovery
         self._train = TrainImages(self.split, self.train_indices, config, seed)
         self._keys: list[Any] = []  # of the epoch's batches; the loader and its workers outlive an epoch
         self._loader: DataLoader | None = None
@@ -312,18 +327,45 @@ class ImageData:
             sha.update(len(indices).to_bytes(8, "little") + indices.astype("<i8").tobytes())
         return sha.hexdigest()
 
-    def check_splits(self) -> None:
-        """Complain early about a missing test split or other class folders in it; no file is opened."""
+    def check_splits(self, everything: bool = False) -> None:
+        """Complain early about a missing test split, other class folders in it, or images of the training split; no
+        test image is opened but those as large as a training image, or with `everything` all."""
         check_folders(self.config)
+        check_apart(self.config, self.split, self.say, everything=everything)
 
-    def _skip(self, split: Split, indices: Sequence[int], stop: bool = False) -> None:
-        self.unreadable.update(dict.fromkeys(os.path.join(split.where, split.name(index)) for index in indices))
-        if stop or len(self.unreadable) > self.config.max_unreadable:
+    def _skip(self, split: Split, indices: Sequence[int]) -> None:
+        """Note that these images cannot be read."""
+        kind = "training" if split is self.split else "test"
+        names = [os.path.join(split.where, split.name(index)) for index in indices]
+        for name in [name for name in names if name not in self.unreadable]:
+            self.unreadable[name] = kind
+            self._listed.append([{"image": name, "split": kind}])
+            self.say(f"data: {name} cannot be read; the run goes on without it ({len(self.unreadable)} so far)")
+        if len(self.unreadable) > self.config.max_unreadable:
             first = ", ".join(list(self.unreadable)[:3])
             raise ValueError(
                 f"At least {len(self.unreadable)} images cannot be read (first: {first}), and data.max_unreadable is"
                 f" {self.config.max_unreadable}; raise it to do without them, or repair them and begin anew."
             )
+
+    def unreadable_counts(self) -> dict[str, int]:
+        """Of each split, how many images all ranks could not read; they share the folder."""
+        found = dict(self.unreadable)
+        for path in sorted(self.folder.glob("unreadable-*.jsonl")) if self.folder is not None else []:
+            found |= {row["image"]: row["split"] for row in Records(path, write=False).rows}
+        return dict(Counter(found.values()))
+
+    def _all_unreadable(self, what: str, where: str, count: int) -> ValueError:
+        return ValueError(
+            f"None of the {count} {what} images of {where} can be read; mend them, and the same command goes on."
+        )
+
+    def _note_broken(self, images: Tensor | None, broken: set[int]) -> None:
+        """What the workers could not read of the training images; they give up if that is too much."""
+        if broken:
+            self._skip(self.split, self.train_indices[sorted(broken)].tolist())
+        if images is None:
+            raise self._all_unreadable("training", self.split.where, self.train_size)
 
     # Training
 
@@ -358,16 +400,14 @@ class ImageData:
     def _epoch(self, number: int, batches: Iterator[Any], rows: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         for images, targets, broken in batches:
             assert number == self._epochs_begun, "a newer epoch has taken the workers over"
-            if broken:
-                self._skip(self.split, self.train_indices[sorted(broken)].tolist(), stop=images is None)
+            self._note_broken(images, broken)
             yield images, targets, rows
 
     def train_groups(self, groups: Sequence[np.ndarray]) -> Iterator[Batch]:
         """Training images at these positions, group by group, as epoch 0 shows them."""
         loader = make_loader(self._train, [(0, group) for group in groups], self.config.workers)
         for images, targets, broken in loader:
-            if broken:
-                self._skip(self.split, self.train_indices[sorted(broken)].tolist(), stop=images is None)
+            self._note_broken(images, broken)
             yield images, targets
 
     def mixup(self, images: Tensor, targets: Tensor, step: int, smoothing: float = 0.0) -> Batch:
@@ -405,10 +445,15 @@ class ImageData:
     @cached_property
     def _search(self) -> tuple[np.ndarray, np.ndarray | None]:
         """The indices of the readable held-out images, and their bytes if these fit into memory."""
-        if len(self.search_indices) * self.config.in_chans * self.config.img_size**2 <= search_bytes():
-            return self._stacked(self._read(self.split, self.search_indices), len(self.search_indices))
+        count, images = len(self.search_indices), None
         items = self._read(self.split, self.search_indices)
-        return np.array([index for index, array in items if array is not None], int), None
+        if count * self.config.in_chans * self.config.img_size**2 <= search_bytes():
+            indices, images = self._stacked(items, count)
+        else:
+            indices = np.array([index for index, array in items if array is not None], int)
+        if count and not len(indices):
+            raise self._all_unreadable("held-out", self.split.where, count)
+        return indices, images
 
     @property
     def search_size(self) -> int:
@@ -446,11 +491,22 @@ class ImageData:
         if self._test is None:
             test = open_split(self.config, self.config.test_split)
             check_classes(self.classes, test.classes, test.where)
+            if test.warning:
+                self.say(f"data: {test.warning}")
             self._test = test
+        if not first and "test" in self.unreadable.values():  # those of an earlier attempt may be mended
+            rows = [row for row in self._listed.rows if row["split"] != "test"]
+            self.unreadable = {row["image"]: row["split"] for row in rows}
+            self._listed.clear()
+            self._listed.append(rows)
         return self._test_batches(self._test, first, batch_size)
 
     def _test_batches(self, split: Split, first: int, batch_size: int) -> Iterator[Batch]:
         items = self._read(split, np.arange(first * batch_size, len(split)))
+        readable = first
         while part := list(islice(items, batch_size)):
             indices, images = self._stacked(part, len(part))
+            readable += len(indices)
             yield normalised(images, self.config), torch.from_numpy(split.targets[indices])
+        if not readable:
+            raise self._all_unreadable("test", split.where, len(split))

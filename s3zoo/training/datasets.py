@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import os
 from pathlib import Path
 
+from s3zoo.files import exists
 from s3zoo.training.config import Data
 
 # How images are seen is the model's to say; nothing is held out.
@@ -51,7 +53,7 @@ def find_data(spec: str, root: str = "", download: bool = False, like: Data = AS
         return _in_folders(data) if _has_training(root) else data
     if spec.startswith(("torch/", "hfds/")):
         return dataclasses.replace(like, name=spec, root=root, download=download, num_classes=0)
-    if Path(spec).expanduser().exists():
+    if exists(Path(os.path.expanduser(spec)), "--data"):
         if like.name == "digits" or (like.name and _has_training(spec)):  # other images than the recipe's
             like = dataclasses.replace(_in_folders(like), num_classes=0)
         return dataclasses.replace(like, root=spec)
@@ -67,7 +69,7 @@ def _has_training(root: str) -> bool:
     """Whether a folder holds a training split, as class folders or a tar file."""
     from s3zoo.training.splits import TRAIN_NAMES  # with torch, for which --help should not wait
 
-    place = Path(root).expanduser()
+    place = Path(os.path.expanduser(root))
     return place.is_file() or any((place / n).exists() for train in TRAIN_NAMES for n in (train, f"{train}.tar"))
 
 

@@ -71,9 +71,10 @@ class FeatureData(ImageData):
 
     def __init__(
         self, config: Data, seed: int, tower: nn.Module, ranks: Ranks, *, amp: bool = False, cache: str = "none",
-        folder: Path | None = None, log: Log | None = None, stop: Stop | None = None,
+        folder: Path | None = None, run_folder: Path | None = None, log: Log | None = None, stop: Stop | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(config, seed, rank=ranks.rank, world=ranks.world)
+        log, stop = log or Log(None, speaks=False), stop or Stop()
+        super().__init__(config, seed, rank=ranks.rank, world=ranks.world, say=log.say, folder=run_folder)
         if cache == "all" and (varied := augmentations(config)):
             raise ValueError(
                 f"tower.cache is 'all', but training images are augmented ({', '.join(varied)}), so that their features"
@@ -82,7 +83,6 @@ class FeatureData(ImageData):
             )
         self.tower, self.ranks, self.amp = tower, ranks, amp
         self.depth, self._blocks = 0, range(0)
-        log, stop = log or Log(None, speaks=False), stop or Stop()
         self._kept: dict[str, Cache] = {}
         for kind in {"none": (), "scored": ("scored",), "all": ("scored", "train")}[cache]:
             assert folder is not None, "a cache needs a folder"

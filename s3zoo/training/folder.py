@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import platform
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import timm
 import torch
 
 import s3zoo
-from s3zoo.files import read_json, write_json
+from s3zoo.files import check_run, parse_json, read_json, write_json
 from s3zoo.paths import commit
 from s3zoo.space import Space
 from s3zoo.training.config import difference, to_dict
@@ -24,13 +26,18 @@ HARMLESS = (
 )  # fmt: skip
 
 
-def check_folder(folder: Path, run: Any, **identity: Any) -> None:
+def check_folder(folder: Path, run: Any, **identity: Any) -> str:
     """Refuse a folder with a run of another config, other data or anything else of `identity`, naming what differs.
 
-    `run` is the run's config, a dataclass.
+    `run` is the run's config, a dataclass. Returns what names the run in each of its files, so that these are not taken
+    for those of another one if run.json gets lost.
     """
+    name = _name(to_dict(run), identity)
     if not (folder / "run.json").exists():
-        return
+        for pattern in ("*.json", "**/state.json", "**/score.json", "**/*.jsonl"):
+            for path in sorted(folder.glob(pattern)):
+                check_run(_owner(path), name, path)
+        return name
     then = read_json(folder / "run.json")
     changed = [key for key in difference(completed(then["config"], run), to_dict(run)) if not _harmless(key)]
     if changed:
@@ -42,6 +49,28 @@ def check_folder(folder: Path, run: Any, **identity: Any) -> None:
         if then.get(key) != value:
             what = {"data": "on other data"}.get(key, f"with another {key}")
             raise ValueError(f"{folder} holds a run {what}; give another --out, or remove the folder.")
+    return then.get("run") or name
+
+
+def _owner(path: Path) -> str:
+    """The run that a file names, if it does; what is wrong with it otherwise is said by whoever needs it."""
+    try:
+        content = parse_json(path.read_bytes().partition(b"\n")[0] if path.suffix == ".jsonl" else path.read_bytes())
+        return content.get("run", "")
+    except (ValueError, OSError, AttributeError):
+        return ""
+
+
+def _name(config: dict[str, Any], identity: dict[str, Any]) -> str:
+    matters = [(key, value) for key, value in _flat(config) if not _harmless(key)]
+    return hashlib.sha256(json.dumps([matters, identity], sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _flat(config: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    flat = []
+    for key, value in sorted(config.items()):
+        flat += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [(prefix + key, value)]
+    return flat
 
 
 def claim_folder(folder: Path, run: Any, ranks: Ranks, **identity: Any) -> None:
@@ -54,7 +83,8 @@ def claim_folder(folder: Path, run: Any, ranks: Ranks, **identity: Any) -> None:
             "timm": timm.__version__,
             "python": platform.python_version(),
         }
-        write_json(path, {"config": to_dict(run), **identity, "versions": versions, "commit": commit()})
+        name = _name(to_dict(run), identity)
+        write_json(path, {"config": to_dict(run), **identity, "run": name, "versions": versions, "commit": commit()})
     ranks.wait()
     seen = ranks.gather([path.read_text(encoding="utf-8") if path.exists() else ""])
     if len(set(seen)) > 1:  # each would resume from its own checkpoints

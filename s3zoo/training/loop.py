@@ -23,7 +23,7 @@ from timm.optim import param_groups_layer_decay
 from torch import Tensor, nn
 
 from s3zoo.arch import Arch
-from s3zoo.files import Records
+from s3zoo.files import Records, check_run
 from s3zoo.models.layers import DropPath
 from s3zoo.space import Space
 from s3zoo.supernet import Supernet
@@ -267,10 +267,12 @@ def fit(
     stop: Stop | None = None,
     amp: bool = False,
     at_epoch_end: Any = None,
+    run: str = "",
 ) -> list[dict[str, Any]]:
     """Train to the end, from the newest checkpoint in `folder` if there is one; returns the epochs' records.
 
-    `at_epoch_end(epoch)` may add to the record of an epoch.
+    `at_epoch_end(epoch)` may add to the record of an epoch. `run` names the run in checkpoints and records; those of
+    another one are refused.
     """
     stop = stop or Stop()
     steps_per_epoch = steps_in_epoch(train, data, ranks)
@@ -286,6 +288,7 @@ def fit(
     saved = checkpoint.load(folder, log.say)
     if saved is not None:
         tensors, state = saved
+        check_run(state.get("run", ""), run, folder)
         try:
             _restore(task, optimizer, average, tensors, state)
         except (KeyError, ValueError) as error:
@@ -296,13 +299,13 @@ def fit(
         if start < total:
             log.say(f"{name}: resumed at step {start} of {total}")
     records = ranks.rank0_first(
-        lambda: Records(folder / "epochs.jsonl", keep=lambda row: row["step"] <= start, write=ranks.first)
+        lambda: Records(folder / "epochs.jsonl", keep=lambda row: row["step"] <= start, write=ranks.first, run=run)
     )
 
     def save(step: int) -> None:
         if ranks.first:
             tensors, state = _state(task, optimizer, average)
-            checkpoint.save(folder, step, tensors, {"running": running, **state})
+            checkpoint.save(folder, step, tensors, {"run": run, "running": running, **state})
 
     last_save = time.monotonic()
     meter = log.progress(name, total, start)
@@ -323,10 +326,8 @@ def fit(
                     if checkpoint.load(folder, lambda _: None)
                     else "nothing was saved yet"
                 )
-                raise ValueError(
-                    f"{name}: {error} at step {step}; {good} in {folder}. Lower the learning rate ({train.lr:g}) or set"
-                    " clip_grad, and start again."
-                ) from None
+                remedy = _remedy(task, images, targets, train, begun=step > start)
+                raise ValueError(f"{name}: {error} at step {step}; {good} in {folder}. {remedy}") from None
             if train.ema:
                 torch._foreach_lerp_(list(average.values()), [w.detach() for w in task.weights.values()], 1 - train.ema)
             step += 1
@@ -404,6 +405,24 @@ def _step(
     optimizer.step()
     task.after_step(optimizer)
     return loss_value, asked > 0
+
+
+def _remedy(task: TrainTask, images: Inputs, targets: Tensor, train: Train, *, begun: bool) -> str:
+    """What to do about a loss or gradient that is no number, by what is no number already."""
+    if not _finite(targets) or not _finite(images):
+        return (
+            "The images or labels of this step are not finite numbers themselves: check data.mean, data.std,"
+            " data.mixup and data.cutmix."
+        )
+    if not begun and not all(map(_finite, [*task.weights.values(), *task.buffers().values()])):
+        return "The weights that it began with are not all finite numbers: begin with others."
+    return f"Lower the learning rate ({train.lr:g}) or set clip_grad, and start again."
+
+
+def _finite(inputs: Inputs) -> bool:
+    if isinstance(inputs, dict | tuple):
+        return all(map(_finite, inputs.values() if isinstance(inputs, dict) else inputs))
+    return bool(inputs.isfinite().all())
 
 
 def _moved(inputs: Inputs, device: torch.device) -> Inputs:

@@ -4,6 +4,7 @@
     train/          checkpoints and epochs.jsonl
     teacher.safetensors   where distil.cache is set: what the teacher said of every training image
     test.json       how many test images it gets right
+    unreadable-0.jsonl    images that could not be read, if there are any
     model/          the network: model.safetensors and config.json
     result.json     accuracy on the test images, opened once; written last
 """
@@ -37,18 +38,19 @@ from s3zoo.training.provenance import provenance
 class Training:
     """One run in its folder."""
 
-    def __init__(self, run: TrainRun, folder: Path, ranks: Ranks, log: Log, stop: Stop) -> None:
+    def __init__(
+        self, run: TrainRun, folder: Path, ranks: Ranks, log: Log, stop: Stop, *, check_data: bool = False
+    ) -> None:
         self.folder, self.ranks, self.log, self.stop = folder, ranks, log, stop
         torch.set_num_threads(run.threads)
         self.amp = run.amp and ranks.device.type == "cuda"
         data = resolved(run)
-        self.data = ImageData(data, run.seed, rank=ranks.rank, world=ranks.world)
-        self.data.check_splits()
+        self.data = ImageData(data, run.seed, rank=ranks.rank, world=ranks.world, say=log.say, folder=folder)
+        self.data.check_splits(check_data)
         check(run.train, self.data, ranks)  # says at once what cannot be
         # From here on the config says everything, so that what the model says of itself may change later.
         self.run = dataclasses.replace(run, data=dataclasses.replace(data, num_classes=self.data.num_classes))
-        self.finished = (folder / "result.json").exists()
-        if self.finished:
+        if (folder / "result.json").exists() and (folder / "run.json").exists():
             check_folder(folder, self.run, data=self.data.fingerprint)
             return
         self.model, self.new_head = self._first()
@@ -58,7 +60,7 @@ class Training:
         if self.run.distil.teacher:
             self.teacher = Teacher(self.run.distil, self.run.data, self.data.classes, ranks.device)
             identity["teacher"] = self.teacher.identity
-        check_folder(folder, self.run, **identity)
+        self.name = check_folder(folder, self.run, **identity)
         claim_folder(folder, self.run, ranks, **identity)
 
     def _first(self) -> tuple[Any, bool]:
@@ -103,7 +105,7 @@ class Training:
 
     def __call__(self) -> dict[str, Any]:
         path = self.folder / "result.json"
-        if self.finished:
+        if path.exists():
             self.log.say(f"This run is finished; its result is in {path}")
             return read_json(path)
         run, model = self.run, self.model
@@ -122,6 +124,7 @@ class Training:
         fit(
             task, run.train, self.data, seed=run.seed, ranks=self.ranks, folder=self.folder / "train", log=self.log,
             name=run.mode, stop=self.stop, amp=self.amp, at_epoch_end=self._held_out if run.data.holdout else None,
+            run=self.name,
         )  # fmt: skip
         return self._conclude()
 
@@ -143,8 +146,9 @@ class Training:
         if run.data.holdout:
             measured["held-out"] = {"top1": self._held_out()["held_out"], "images": self.data.search_size}
         test = resumable_accuracy(
-            self.folder / "test.json", model, lambda first: self.data.test_batches(first=first), self.ranks, self.stop
-        )
+            self.folder / "test.json", model, lambda first: self.data.test_batches(first=first), self.ranks, self.stop,
+            run=self.name,
+        )  # fmt: skip
         measured["test"] = test
         params = sum(p.numel() for p in model.parameters())
         self.log.say(
@@ -152,6 +156,9 @@ class Training:
             f" {test['high']:.2f}), {params / 1e6:.3g}M parameters; in {folder}"
         )
         result = {key: getattr(run, key) for key in ("name", "seed", "model", "mode")} | {"params": params, **measured}
+        self.ranks.wait()  # all have listed what they could not read
+        if unreadable := self.data.unreadable_counts():
+            result["unreadable"] = unreadable
         if self.ranks.first:
             record = provenance("train", run, self.folder, self.ranks, metrics=dict(reversed(measured.items())))
             begun = read_json(self.folder / "run.json")
@@ -165,7 +172,7 @@ class Training:
             if self.teacher is not None:
                 record["teacher"] = begun["teacher"] | {"name": _last_name(run.distil.teacher), "kind": run.distil.kind}
             self._save(folder, record)
-            write_json(self.folder / "result.json", result)
+            write_json(self.folder / "result.json", result | {"run": self.name})
         self.ranks.wait()
         return result
 

@@ -1,6 +1,8 @@
 """The splits of a dataset: found, opened, listed in a fixed order, and divided.
 
 A split is opened by `open_split` alone, so that whoever does not call it for the test split has not seen it.
+`check_apart` makes sure beforehand that the test images are not the training images under another name: it compares
+places, and the bytes of files where their sizes coincide.
 """
 
 from __future__ import annotations
@@ -9,20 +11,24 @@ import errno
 import hashlib
 import io
 import os
+import stat
 import struct
 import tarfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 from timm.data import create_dataset
+from timm.data.readers.img_extensions import get_img_extensions
 
+from s3zoo.files import exists, sha256
 from s3zoo.training.config import Data
 
 DIGITS_TEST = 360  # of 1797
+COMPARED_BYTES = 2**28  # of training and test images of the same size, up to here compared without being asked
 SPLIT, ORDER, AUGMENT, MIXUP, DIGITS = range(5)  # streams of random numbers
 
 TRAIN_NAMES = ("train", "training")
@@ -98,10 +104,10 @@ class Torchvision:
             files += part._samples if paths is None else zip(paths, part._labels, strict=True)
         self.files = [Path(path) for path, _ in files]
         self.targets = [int(target) for _, target in files]
-        self.data = np.array([path.stat().st_size for path in self.files])  # what the digest identifies them by
+        self.data = np.array([_size(path) for path in self.files])  # what the digest identifies them by
 
     def __getitem__(self, index: int) -> tuple[Image.Image, int]:
-        return Image.open(self.files[index]), self.targets[index]
+        return Image.open(_regular(self.files[index])), self.targets[index]
 
 
 class TinyImageNet:
@@ -116,10 +122,25 @@ class TinyImageNet:
             lines = (root / "val" / "val_annotations.txt").read_text().splitlines()
             files = [(root / "val" / "images" / line.split("\t")[0], line.split("\t")[1]) for line in lines]
         self.files, self.targets = [path for path, _ in files], [number[name] for _, name in files]
-        self.data = np.array([path.stat().st_size for path in self.files])
+        self.data = np.array([_size(path) for path in self.files])
 
     def __getitem__(self, index: int) -> tuple[Image.Image, int]:
-        return Image.open(self.files[index]), self.targets[index]
+        return Image.open(_regular(self.files[index])), self.targets[index]
+
+
+def _size(path: str | Path) -> int:
+    """In bytes; -1 for a link to nowhere, which is an image that cannot be read."""
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return -1
+
+
+def _regular(path: Any) -> Any:
+    """The path, if there is a file: whoever opens a named pipe waits for ever."""
+    if not os.path.isfile(path):
+        raise OSError(f"{path} is not a file")
+    return path
 
 
 class Split:
@@ -144,6 +165,7 @@ class Split:
         self.targets = targets.astype(np.int64)
         self.classes = self._classes(source)
         self.chosen: tuple[str, ...] = ()
+        self.warning = ""  # what is odd about it, but no reason to stop
         self._process = os.getpid()
 
     def choose(self, names: tuple[str, ...]) -> None:
@@ -176,6 +198,14 @@ class Split:
         """Of a file: relative to the split."""
         return str(self.reader.filename(int(self.order[index]))) if self.files else f"image {index}"
 
+    def path(self, index: int) -> str | None:
+        """Of an image that is a file of its own."""
+        if self.files:
+            sample = self.reader.samples[self.order[index]][0]
+            return sample if isinstance(sample, str) else None
+        files = getattr(self.dataset, "files", None)
+        return None if files is None else str(files[self.order[index]])
+
     def image(self, index: int, mode: str) -> Image.Image | None:
         """The decoded image, or None if it cannot be read."""
         if self._process != os.getpid():  # a forked worker must not share its parent's position in a tar file
@@ -184,6 +214,8 @@ class Split:
         try:
             if self.reader is None:
                 return self.dataset[int(self.order[index])][0].convert(mode)
+            if (path := self.path(index)) is not None:
+                _regular(path)
             with self.reader[int(self.order[index])][0] as file:
                 return Image.open(io.BytesIO(file.read())).convert(mode)  # many small reads are slow
         except DECODER_ERRORS as error:
@@ -203,7 +235,7 @@ class Split:
         if self.files:
             for index, target in enumerate(self.targets):
                 sample = self.reader.samples[self.order[index]][0]
-                size = sample.size if isinstance(sample, tarfile.TarInfo) else os.path.getsize(sample)
+                size = sample.size if isinstance(sample, tarfile.TarInfo) else _size(sample)
                 sha.update(f"{self.name(index)}\0{size}\0{target}\n".encode(errors="surrogateescape"))
         else:
             if hasattr(self.dataset, "data"):
@@ -218,8 +250,8 @@ def find_split(config: Data, wanted: str) -> Path:
     """The folder or tar file of a split at `data.root`."""
     if not config.root:
         raise ValueError(f"data.root is empty; {LAYOUT}, at the place that data.root names.")
-    root = Path(config.root).expanduser()
-    if not root.exists():
+    root = Path(os.path.expanduser(config.root))
+    if not exists(root, "data.root"):
         raise ValueError(f"data.root is {config.root!r}, which does not exist; {LAYOUT}.")
     if root.is_file():
         if wanted == config.train_split:
@@ -230,7 +262,7 @@ def find_split(config: Data, wanted: str) -> Path:
     )
     names = [wanted, *(name for name in synonyms if wanted in synonyms and name != taken)]
     for path in [path for name in names for path in (root / name, root / f"{name}.tar")]:
-        if path.exists():
+        if exists(path, f"The {wanted} split"):
             return path
     raise ValueError(f"{str(root)!r} holds no split called {wanted!r}; {LAYOUT}.")
 
@@ -239,6 +271,11 @@ def open_split(config: Data, wanted: str) -> Split:
     """The only door to a split: nothing of it is read before."""
     if config.train_split == config.test_split:
         raise ValueError(f"data.train_split and data.test_split are both {wanted!r}; name two different splits.")
+    if common := set(config.train_split.split("+")) & set(config.test_split.split("+")):
+        raise ValueError(
+            f"data.train_split is {config.train_split!r} and data.test_split {config.test_split!r}, which share"
+            f" {common.pop()!r}; name two different splits."
+        )
     split = _opened(config, wanted)
     if "" in split.classes:
         raise ValueError(
@@ -256,42 +293,175 @@ def _opened(config: Data, wanted: str) -> Split:
     if kind not in ("", "torch", "hfds"):
         raise ValueError(f"data.name is {config.name!r}, but must be {KINDS}.")
     root = os.path.expanduser(config.root) if kind else str(find_split(config, wanted))
-    if kind == "" and not config.root.endswith(".tar") and (Path(root).parent / "wnids.txt").is_file():
-        return Split(TinyImageNet(Path(root).parent, train=wanted == config.train_split), root)
+    tiny = kind == "" and not config.root.endswith(".tar") and (Path(root).parent / "wnids.txt").is_file()
+    warning = ""
+    if kind == "" and os.path.isdir(root):
+        list(_folders(Path(root)))  # what timm would pass over in silence
+    elif kind == "":
+        warning = _check_tar(Path(root))
     options: dict[str, Any] = {"download": config.download} if kind == "torch" else {}
     if root.endswith(".tar") and not kind:
         options["cache_tarinfo"] = False  # timm would write a pickle beside a large one
     where = f"{config.name} ({wanted})" if kind else root
     try:
-        if (name := config.name.removeprefix("torch/")) in Torchvision.names:
-            dataset: Any = Torchvision(name, root, wanted, config.download)
+        if tiny:
+            dataset: Any = TinyImageNet(Path(root).parent, train=wanted == config.train_split)
+        elif (name := config.name.removeprefix("torch/")) in Torchvision.names:
+            dataset = Torchvision(name, root, wanted, config.download)
         else:
             dataset = create_dataset(config.name, root=root or None, split=wanted, search_split=bool(kind), **options)
     except ImportError as error:
         raise ValueError(f"{where} needs the package {error.name!r}; install it with pip.") from error
-    except (RuntimeError, ValueError, KeyError, OSError, AssertionError, tarfile.TarError) as error:
-        if not kind and isinstance(error, RuntimeError | ValueError):  # what timm raises when it finds nothing
+    except (RuntimeError, ValueError, LookupError, OSError, AssertionError, tarfile.TarError) as error:
+        if tiny:
+            why = f"its lists of classes and images are not Tiny ImageNet's ({type(error).__name__}: {error})"
+        elif not kind and isinstance(error, RuntimeError | ValueError):  # what timm raises when it finds nothing
             why = f"there are no images in it; {LAYOUT}"
         else:
             why = " ".join(str(error).split()).partition(". ")[0].rstrip(".") or type(error).__name__
         hint = "; check data.root, or set data.download=true" if kind == "torch" else ""
         raise ValueError(f"{where} cannot be used as data: {why}{hint}.") from error
-    return Split(dataset, where)
+    split = Split(dataset, where)
+    split.warning = warning
+    return split
+
+
+def _check_tar(path: Path) -> str:
+    """Refuse a tar file that was cut or is damaged: reading stops there without a word. A warning, or nothing."""
+    block = b""
+    try:
+        with tarfile.open(path, "r:") as tar:
+            for member in tar:
+                if member.isreg() and member.offset_data + member.size > os.path.getsize(path):
+                    raise tarfile.ReadError
+            assert tar.fileobj is not None
+            tar.fileobj.seek(tar.offset)  # type: ignore[attr-defined]
+            block = tar.fileobj.read(512)
+    except tarfile.ReadError:
+        block = b"cut"
+    if any(block):
+        raise ValueError(
+            f"{path} cannot be used as data: it is no tar file, or is cut or damaged in its middle; copy it again."
+        )
+    return "" if len(block) == 512 else f"{path} lacks the end that tar files have: images may be missing in it."
+
+
+# Training and test images are not the same
 
 
 def check_folders(config: Data) -> None:
-    """Complain early about a missing test split or other class folders in it; no file is opened."""
+    """Complain early about a missing test split, other class folders in it, or the same files; none is opened unless
+    there is one of the same size."""
     if config.name:
         return
     train, test = find_split(config, config.train_split), find_split(config, config.test_split)
+    places = [path.resolve() for path in (train, test)]
+    if places[0] in (places[1], *places[1].parents) or places[1] in places[0].parents or train.samefile(test):
+        raise ValueError(
+            f"The training split ({train}) and the test split ({test}) are the same files, or one is within the other;"
+            " give two different ones, as data.train_split and data.test_split."
+        )
     if train.is_dir() and test.is_dir():
-        check_classes(_leaf_folders(train), _leaf_folders(test), str(test))
+        check_classes(list(_folders(train)), list(_folders(test)), str(test))
+    elif train.is_file() and test.is_file() and _size(train) == _size(test) and sha256(train) == sha256(test):
+        raise ValueError(f"{train} and {test} are copies of one file; give two different ones for training and test.")
 
 
-def _leaf_folders(root: Path) -> list[str]:
-    """The class folders by timm's rule: an image's class is the innermost folder it is in."""
-    leaves = [os.path.basename(path) for path, inner, _ in os.walk(root) if not inner and Path(path) != root]
-    return [name for name in leaves if not name.startswith(".")]
+def _folders(root: Path) -> Iterator[str]:
+    """The class folders by timm's rule: an image's class is the innermost folder it is in.
+
+    Refuses what timm passes over in silence or walks through for ever: folders that cannot be listed, and links that
+    lead nowhere or into a circle.
+    """
+
+    def inside(folder: Path, above: tuple[tuple[int, int], ...]) -> Iterator[str]:
+        try:
+            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+            here = os.stat(folder)
+        except OSError as error:
+            raise ValueError(f"The folder {folder} cannot be listed ({error.strerror}); make it readable.") from None
+        if (here.st_dev, here.st_ino) in above:
+            raise ValueError(f"{folder} is a link to a folder that it lies in; remove it.")
+        inner = False
+        for entry in entries:
+            if os.path.isdir(entry):
+                inner = True
+                yield from inside(folder / entry.name, (*above, (here.st_dev, here.st_ino)))
+            elif entry.is_symlink() and not os.path.exists(entry) and not _named_as_image(entry.name):
+                raise ValueError(f"{folder / entry.name} is a link that leads nowhere or to itself; remove or mend it.")
+        if not inner and folder != root and not folder.name.startswith("."):
+            yield folder.name
+
+    yield from inside(root, ())
+
+
+def _named_as_image(name: str) -> bool:
+    return os.path.splitext(name)[1].lower() in get_img_extensions(as_set=True)
+
+
+def check_apart(config: Data, train: Split, say: Callable[[str], None], *, everything: bool = False) -> None:
+    """Say how many test images are training images, too; refuse if all are, or if files of one are links to the other.
+
+    Images in class folders are compared by their bytes where sizes coincide, up to COMPARED_BYTES. With `everything`,
+    all images are decoded and their pixels compared, whatever they lie in.
+    """
+    if everything:
+        test = open_split(config, config.test_split)
+        seen = {_pixels(train, index) for index in range(len(train))} - {None}
+        shared = [test.name(i) for i in range(len(test)) if _pixels(test, i) in seen]
+        count, how = len(test), "pixel by pixel"
+    elif config.name or not (root := find_split(config, config.test_split)).is_dir():
+        return
+    else:
+        files = [path for path in map(str, root.rglob("*")) if _named_as_image(path)]
+        shared, complete = _same_bytes([p for i in range(len(train)) if (p := train.path(i))], files)
+        count, how = len(files), "byte for byte"
+        if not complete:
+            say("data: too many images have the size of another to compare them all; --check-data does.")
+    if count and len(shared) == count:
+        raise ValueError(f"All {count} test images are training images, too ({how}); give other images for the test.")
+    if shared:
+        say(
+            f"data: {len(shared)} of {count} test images are training images, too ({how}; first: {shared[0]}), which"
+            " makes the result look better than it is."
+        )
+
+
+def _same_bytes(train: list[str], test: list[str]) -> tuple[list[str], bool]:
+    """The test files that have the bytes of a training file; whether all were compared."""
+    places: dict[tuple[int, int], str] = {}
+    sizes: dict[int, list[str]] = {}
+    for path in train:
+        try:
+            found = os.stat(path)
+        except OSError:
+            continue
+        if stat.S_ISREG(found.st_mode) and found.st_size:
+            places[found.st_dev, found.st_ino] = path
+            sizes.setdefault(found.st_size, []).append(path)
+    alike: list[tuple[str, int]] = []
+    linked = []
+    for path in test:
+        if (size := _size(path)) in sizes and os.path.isfile(path):
+            found = os.stat(path)
+            if (found.st_dev, found.st_ino) in places:
+                linked.append((path, places[found.st_dev, found.st_ino]))
+            alike.append((path, size))
+    if linked:
+        raise ValueError(
+            f"{len(linked)} test images are links to training images (first: {linked[0][0]} and {linked[0][1]}); give"
+            " other images for the test."
+        )
+    needed = sum(size for _, size in alike) + sum(size * len(sizes[size]) for size in {size for _, size in alike})
+    if needed > COMPARED_BYTES:
+        return [], False
+    known = {sha256(Path(path)) for size in {size for _, size in alike} for path in sizes[size]}
+    return [path for path, _ in alike if sha256(Path(path)) in known], True
+
+
+def _pixels(split: Split, index: int) -> bytes | None:
+    image = split.image(index, "RGB")
+    return None if image is None else hashlib.sha256(f"{image.size}".encode() + image.tobytes()).digest()
 
 
 def check_classes(train: Iterable[str], test: Iterable[str], where: str) -> None:
@@ -337,8 +507,6 @@ def divided(split: Split, config: Data, seed: int) -> tuple[np.ndarray, np.ndarr
             f"data.holdout is {config.holdout}, but of the {len(order)} training images of {split.where} between 0 and"
             f" {len(free)} can be held out; set data.holdout accordingly."
         )
-    if config.train_limit < 0:
-        raise ValueError(f"data.train_limit is {config.train_limit}, but must be 0 (all) or a number of images.")
     held_out = free[: config.holdout]
     rest = order[~np.isin(order, held_out)]
     return held_out, np.sort(rest[: config.train_limit or None])

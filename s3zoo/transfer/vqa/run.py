@@ -76,7 +76,7 @@ class VqaTraining:
         self.answers = answer_vocabulary(everything, data.min_occurrences)
         self.split = limited(joined([splits[name] for name in data.train_splits]), data.train_limit)
         identity = {"data": fingerprint(self.split, self.answers)}
-        check_folder(folder, run, **identity)
+        self.name = check_folder(folder, run, **identity)
         claim_folder(folder, run, ranks, **identity)
 
     def __call__(self) -> dict[str, Any]:
@@ -105,6 +105,7 @@ class VqaTraining:
         fit(
             task, run.train, data, seed=run.seed, ranks=self.ranks, folder=self.folder / "train", log=self.log,
             name=run.name, stop=self.stop, amp=run.amp and self.ranks.device.type == "cuda",
+            run=self.name,
         )  # fmt: skip
         cpu = time.process_time() - clock  # of this process since it was last started
         result: dict[str, Any] = {"name": run.name, "seed": run.seed, "params": size, "cpu_seconds": round(cpu, 1)}
