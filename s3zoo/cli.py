@@ -48,11 +48,20 @@ _USER_ERRORS = (
     NotADirectoryError,
     IsADirectoryError,
 )
-# The same for other OSErrors, by number.
+# An OSError that has a number is the system's, and the words are ours.
+_PLACE = "give a place that can be written, for example with --out"
 _USER_ERRNOS = {
     errno.ENOSPC: "The disk is full: {place} could not be written; free some space and repeat the command.",
     errno.EDQUOT: "The disk quota is used up: {place} could not be written; free some space and repeat the command.",
-    errno.EROFS: "{place} is on a read-only file system; give a place that can be written, for example with --out.",
+    errno.EROFS: f"{{place}} is on a read-only file system; {_PLACE}.",
+    errno.EACCES: "{place} may not be read or written by you; change its mode or give another path.",
+    errno.EPERM: "{place} may not be read or written by you; change its mode or give another path.",
+    errno.ENOENT: "There is no {place}; give a path that exists.",
+    errno.EEXIST: "{place} exists already; give another path.",
+    errno.ENOTDIR: "{place} cannot be, as a part of it is a file and no folder; give another path.",
+    errno.EISDIR: "{place} is a folder, but must be a file; give another path.",
+    errno.ENAMETOOLONG: "{place} is longer than the name of a file may be; give a shorter path.",
+    errno.ELOOP: "{place} is a link that leads back to itself; give another path or remove the link.",
 }
 
 
@@ -84,16 +93,15 @@ def run(command: Callable[[list[str]], int], argv: list[str]) -> int:
             raise
         print("s3zoo: interrupted", file=sys.stderr)
         return 130
-    except _USER_ERRORS as error:
-        if _debug():
+    except (ValueError, OSError) as error:
+        number = getattr(error, "errno", None)
+        if _debug() or not (isinstance(error, _USER_ERRORS) or number in _USER_ERRNOS):
             raise
-        print(f"s3zoo: {' '.join(str(error).split()) or type(error).__name__}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        if _debug() or error.errno not in _USER_ERRNOS:
-            raise
-        place = error.filename or "a file"
-        print(f"s3zoo: {_USER_ERRNOS[error.errno].format(place=place)}", file=sys.stderr)
+        text = str(error) or type(error).__name__
+        if number in _USER_ERRNOS:
+            name = os.fsdecode(getattr(error, "filename", None) or "a file")
+            text = _USER_ERRNOS[number].format(place=repr(name if len(name) < 200 else f"{name[:200]}…"))
+        print(f"s3zoo: {' '.join(text.split())}", file=sys.stderr)
         return 2
 
 

@@ -94,7 +94,8 @@ def failing(error: BaseException):
     [
         (ValueError("embed_dim is 7;\n  use a multiple of 8."), 2, "s3zoo: embed_dim is 7; use a multiple of 8.\n"),
         (FileNotFoundError("there is no x.json: name one"), 2, "s3zoo: there is no x.json: name one\n"),
-        (PermissionError(13, "Permission denied", "out"), 2, "s3zoo: [Errno 13] Permission denied: 'out'\n"),
+        (NotADirectoryError(20, "Not a directory", "a/b"), 2, "s3zoo: 'a/b' cannot be, as a part of it is a file and no"
+         " folder; give another path.\n"),
         (NotADirectoryError(), 2, "s3zoo: NotADirectoryError\n"),
         (KeyboardInterrupt(), 130, "s3zoo: interrupted\n"),
     ],

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from s3zoo.training.log import Log
 from s3zoo.training.loop import Interrupted, Stop
 
 Result = dict[str, Any]
+BEGUN = {".lock", "log.txt", "run.json", "tensorboard"}  # all that is in a run's folder before the first step
 
 
 def run_job(
@@ -52,16 +54,33 @@ def run_job(
 
 @contextmanager
 def held(folder: Path, ranks: distributed.Ranks) -> Iterator[None]:
-    """Make the folder, and let no other run work in it meanwhile; what hinders the first rank is raised on all."""
+    """Make the folder, and let no other run work in it meanwhile; what hinders the first rank is raised on all.
+
+    A start that is refused leaves nothing behind.
+    """
     with ExitStack() as stack:
         problem: Exception | None = None
         if ranks.first:
             try:
+                new = [place for place in (folder, *folder.parents) if not place.exists()]
+                before = set() if new else set(folder.iterdir())
                 folder.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(locked(folder / ".lock"))
+                stack.push(lambda kind, *_: _remove_begun(folder, before, new) if kind else None)
             except (OSError, ValueError) as error:
                 problem = error
         problem = ranks.from_first(problem)
         if problem is not None:
             raise problem
         yield
+
+
+def _remove_begun(folder: Path, before: set[Path], new: list[Path]) -> None:
+    """Take away what a run made before its first step, and the folders that are new, unless there is more by now."""
+    made = set(folder.iterdir()) - before
+    if {path.name for path in made} <= BEGUN:
+        for path in made:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        with suppress(OSError):  # not empty
+            for place in new:
+                place.rmdir()

@@ -1,0 +1,120 @@
+"""The bench on which cases are tried: a nursery and valid inputs; and the cases as parameters of tests.
+
+Random cases depend on S3ZOO_HOSTILE_SEED (0 unless set) and on their number alone.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cases import READERS, TABLE
+from mutations import damaged
+from sandbox import Nursery, complaints
+from seeds import MADE, RUNS
+
+FAST_CASES = {"core": 12, "vqa": 6, "mm": 4}  # at random, for each kind of input
+SLOW_SECONDS = 1200 / 3  # for each nursery
+
+
+class Bench:
+    def __init__(self, kind: str, home: Path) -> None:
+        self.kind, self.home, self.nursery, self.tried = kind, home, Nursery(kind, home), 0
+        self.valid = home / "valid"
+        self.valid.mkdir()
+        for maker in MADE[kind]:
+            outcome = self.nursery.run([], self.valid, maker=maker)
+            assert outcome["code"] == 0, outcome["err"]
+        for command in RUNS[kind]:  # what is not damaged is accepted
+            outcome = self.nursery.run(command.split(), self.valid)
+            assert not [*complaints(outcome, (0,))], (command, *complaints(outcome, (0,)), outcome["err"])
+
+    def named(self, command: str, damage: Any, codes: tuple[int, ...] = (2,), late: bool = False) -> None:
+        """A case that must be refused, unless `codes` says otherwise."""
+        folder = self._folder(command)
+        if damage is not None:
+            damage(folder)
+        self._try(command, folder, codes, late, str(damage or ""))
+
+    def random(self, seed: int, number: int) -> None:
+        """A case that may be valid after all: not every change of a file matters to every command."""
+        rng = random.Random(f"{seed}-{number}")
+        inputs = READERS[self.kind]
+        target = list(inputs)[number % len(inputs)]
+        command = inputs[target][number // len(inputs) % len(inputs[target])]
+        folder = self._folder(command)
+        if target in ("run", "search", "vqa") and rng.random() < 0.8:  # a run that was cut short
+            (folder / target / "result.json").unlink()
+        said = damaged(folder, target, rng)
+        late = command.startswith(("train", "search", "vqa train", "test_mm"))
+        self._try(command, folder, (0, 2), late, f"{said} (S3ZOO_HOSTILE_SEED={seed}, case {number})")
+
+    def _folder(self, command: str) -> Path:
+        """Copies of the valid inputs that the command names."""
+        self.tried += 1
+        folder = self.home / str(self.tried)
+        (folder / "secret").mkdir(parents=True)
+        (folder / "secret" / "file").write_text("secret")
+        for path in self.valid.iterdir():
+            if re.search(rf"(?<![\w.-]){re.escape(path.name)}(?![\w.-])", command):
+                copy = shutil.copytree if path.is_dir() else shutil.copy
+                copy(path, folder / path.name)
+        return folder
+
+    def _try(self, command: str, folder: Path, codes: tuple[int, ...], late: bool, said: str) -> None:
+        outcome = self.nursery.run(command.split(), folder)
+        wrong = [*complaints(outcome, codes, late)]
+        shutil.rmtree(folder)
+        if wrong:
+            lines = [f"s3zoo {command}", said, *wrong, outcome["err"][-3000:]]
+            pytest.fail("\n".join(lines).encode(errors="backslashreplace").decode(), pytrace=False)
+
+
+def opened(kind: str, factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    bench = Bench(kind, factory.mktemp(kind))
+    yield bench
+    bench.nursery.close()
+
+
+# Cases that are not refused as they should be yet.
+_known = Path(__file__).with_name("known.txt")
+KNOWN = set(_known.read_text().splitlines()) if _known.exists() else set()
+
+
+def _parameter(name: str, *values: Any) -> Any:
+    marks = [pytest.mark.xfail(strict=False)] if name in KNOWN else []
+    return pytest.param(*values, id=name, marks=marks)
+
+
+def named(kind: str) -> list[Any]:
+    return [_parameter(f"{case.command[:60]} {case.damage or ''}".strip(), *case) for case in TABLE[kind]]
+
+
+def numbers(kind: str) -> list[Any]:
+    return [_parameter(f"{kind} {number}", number) for number in range(FAST_CASES[kind] * len(READERS[kind]))]
+
+
+def seed() -> int:
+    return int(os.environ.get("S3ZOO_HOSTILE_SEED", "0"))
+
+
+def many(bench: Bench) -> None:
+    """New random cases for minutes; all failures are told at the end."""
+    chosen = seed() or random.SystemRandom().randrange(1, 10**9)
+    seconds = float(os.environ.get("S3ZOO_HOSTILE_SECONDS", SLOW_SECONDS))
+    begin, number, failures = time.monotonic(), 0, []
+    while time.monotonic() - begin < seconds:
+        try:
+            bench.random(chosen, number)
+        except pytest.fail.Exception as failure:
+            failures.append(str(failure))
+        number += 1
+    print(f"{bench.kind}: {number} random cases with S3ZOO_HOSTILE_SEED={chosen}, {len(failures)} failed")
+    assert not failures, "\n\n".join(failures[:20])

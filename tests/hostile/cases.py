@@ -1,0 +1,352 @@
+"""Which commands read which kind of input, and the cases that have a name."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from mutations import DIGITS, EXTRA, GONE, KINDS, LONG, Cut, Detector, Edit, Make, Put
+from seeds import SETTINGS
+
+FINETUNE = f"--data data --out out {SETTINGS}"
+# nursery -> what is damaged -> the commands that read it
+READERS: dict[str, dict[str, list[str]]] = {
+    "core": {
+        "model": [
+            "predict model image.png",
+            "evaluate model --data data --no-speed",
+            "export model --to timm --out out",
+            "publish model --out out",
+            f"train model {FINETUNE}",
+            f"train train.py --weights model {FINETUNE}",
+            f"train train.py --teacher model {FINETUNE}",
+        ],
+        "timm": ["predict timm image.png", "publish timm --dry-run", "export timm --to onnx --out x.onnx"],
+        "plain": ["predict plain image.png", "evaluate plain --data data --no-speed", f"train plain {FINETUNE}"],
+        "run": [
+            "train train.py --data data --out run",
+            "train train.py --data data --out run",
+            "publish run --dry-run",
+            "predict run image.png",
+        ],
+        "search": [
+            "search search.py --data data --out search",
+            "search search.py --data data --out search",
+            "search search.py --data data --out search",
+            "publish search --out out",
+        ],
+        "official.pth": [
+            "convert official.pth --arch arch.json --to out",
+            "convert official.pth --to out",
+            f"train model --weights official.pth {FINETUNE}",
+            "search autoformer_tiny_official --set supernet_weights=official.pth --data data --out out",
+        ],
+        "arch.json": ["convert official.pth --arch arch.json --to out"],
+        "data": [
+            "train train.py --data data --out out",
+            "evaluate model --data data --no-speed",
+            "search search.py --data data --out out",
+            "predict model data",
+        ],
+        "tars": ["train train.py --data tars --out out", "evaluate model --data tars --no-speed"],
+        "image.png": ["predict model image.png"],
+        "speed.json": ["zoo --throughput-file speed.json --family s3"],
+        "train.py": ["train train.py --data data --out out", "train train.py --data data --dry-run"],
+        "search.py": ["search search.py --data data --dry-run"],
+    },
+    "vqa": {
+        "vqa/model": [
+            "vqa ask vqa/model image.png what?",
+            "vqa eval vqa/model --data vqa-data",
+            "vqa predict vqa/model --data vqa-data --out out.json",
+        ],
+        "vqa": ["vqa train vqa.py --data vqa-data --out vqa"],
+        "vqa-data": [
+            "vqa train vqa.py --data vqa-data --out out",
+            "vqa eval vqa/model --data vqa-data",
+            "vqa predict vqa/model --data vqa-data --out out.json",
+        ],
+        "results.json": ["vqa eval --results results.json --data vqa-data"],
+        "bert": ["vqa train vqa.py --data vqa-data --out out --set model.bert=bert"],
+        "model": ["vqa train vqa.py --data vqa-data --out out --set model.backbone=local-dir:model"],
+        "image.png": ["vqa ask vqa/model image.png what?"],
+        "vqa.py": ["vqa train vqa.py --data vqa-data --out out"],
+    },
+    "mm": {
+        "segmenter": [
+            "predict_mm segmenter photo.jpg --out out",
+            "predict_mm segmenter photo.jpg --out out",
+            "test_mm segmenter --data ade --work-dir out",
+        ],
+        "detector": ["predict_mm detector photo.jpg --out out"],
+        "segmenter.pth": [
+            "predict_mm segmenter.py segmenter.pth photo.jpg --classes ground,disc,box --out out",
+            "test_mm segmenter.py segmenter.pth --classes ground,disc,box --data ade --work-dir out",
+        ],
+        "model": [
+            "train_mm segmenter.py --data ade --classes ground,disc,box --work-dir out --cfg-options"
+            " model.backbone.pretrained=model",
+        ],
+        "ade": ["test_mm segmenter --data ade --work-dir out"],
+        "coco": ["test_mm detector --data coco --work-dir out"],
+        "photo.jpg": ["predict_mm segmenter photo.jpg --out out"],
+        "segmenter.py": ["flops_mm segmenter.py", "test_mm segmenter.py segmenter.pth --data ade --work-dir out"],
+    },
+}  # fmt: skip
+
+class Case(NamedTuple):
+    command: str
+    damage: Any = None  # nothing: the command itself is the mistake
+    codes: tuple[int, ...] = (2,)
+    late: bool = False  # the mistake can only be seen when work was done already
+
+
+def each(command: str, *changes: Any, **how: Any) -> list[Case]:
+    return [Case(command, change, **how) for change in changes]
+
+
+def puts(path: str, contents: str) -> list[Put]:
+    return [Put(path, content) for content in contents.split()]
+
+
+def commands(lines: str) -> list[Case]:
+    """Commands that are a mistake whatever they are given, one a line; LONG stands for a name that no file has."""
+    return [Case(line.strip().replace("LONG", LONG)) for line in lines.strip().splitlines()]
+
+
+def settings(command: str, words: str) -> list[Case]:
+    """Settings that are refused, each with `--set` behind the command."""
+    return [Case(f"{command} --set {word.replace(',--set,', ' --set ')}") for word in words.split()]
+
+
+DOCUMENTS = "empty html nul utf-16 latin-1 deep list number null"
+TENSORS = "empty html pickle torch-zip zip nul huge-header no-tensors other-tensors huge-tensor"
+SECRET, WEB = "secret/file", "http://127.0.0.1:9/x"
+
+# config.json of a model
+FIELDS = [
+    ("architecture", GONE), ("architecture", 3), ("architecture", "no_such_model"), ("architecture", "../secret"),
+    ("num_classes", "x"), ("num_classes", -1), ("num_classes", 10**12), ("model_args", []), ("model_args", "x"),
+    ("model_args.arch", None), ("model_args.arch", "../secret/arch.json"), ("model_args.arch.stages", {}),
+    ("model_args.arch.stages.0.blocks", "x"), ("model_args.arch.stages.0.embed_dim", 10**12),
+    ("model_args.img_size", "x"), ("model_args.img_size", [8]), ("model_args.img_size", [10**9, 10**9]),
+    ("model_args.img_size", [-8, -8]), ("model_args.global_pool", 5), ("model_args.checkpoint_path", SECRET),
+    ("model_args.pretrained_cfg_overlay", {"url": WEB}), ("model_args.features_only", True),
+    ("pretrained_cfg", GONE), ("pretrained_cfg", 3), ("pretrained_cfg", []), ("pretrained_cfg.mean", "x"),
+    ("pretrained_cfg.mean", [float("nan")] * 3), ("pretrained_cfg.std", [0, 0, 0]), ("pretrained_cfg.std", []),
+    ("pretrained_cfg.input_size", [3]), ("pretrained_cfg.input_size", "x"), ("pretrained_cfg.input_size", [3, 0, 0]),
+    ("pretrained_cfg.input_size", [3, 10**6, 10**6]), ("pretrained_cfg.interpolation", "x"),
+    ("pretrained_cfg.interpolation", 3), ("pretrained_cfg.crop_pct", 0), ("pretrained_cfg.crop_pct", "x"),
+    ("pretrained_cfg.crop_pct", -1), ("pretrained_cfg.label_names", 3), ("pretrained_cfg.label_names", [1, 2, 3]),
+    ("s3zoo.sha256", 3), ("s3zoo.schema_version", DIGITS),
+]  # fmt: skip
+LURES = [  # which may be ignored or refused, but not followed
+    ("pretrained_cfg.url", WEB), ("pretrained_cfg.file", SECRET), ("pretrained_cfg.hf_hub_id", "some/where"),
+    ("pretrained_cfg.custom_load", True), ("s3zoo", []), ("s3zoo.sha256", GONE),
+]  # fmt: skip
+# config.json of a VQA model
+VQA_FIELDS = [
+    ("backbone", GONE), ("backbone", []), ("backbone.architecture", 3), ("backbone.model_args", "x"),
+    ("backbone.architecture", "local-dir:../secret"), ("backbone.model_args.arch", "../secret/arch.json"),
+    *((f"backbone.model_args.{key}", EXTRA[key]) for key in ("checkpoint_path", "pretrained_cfg_overlay", "url")),
+    ("backbone.model_args.pretrained", True), ("bert", GONE), ("bert", 3), ("bert.hidden_size", 10**9),
+    ("bert.hidden_size", "x"), ("bert.num_attention_heads", 0), ("bert.auto_map", {"AutoModel": "planted.x"}),
+    ("bert.vocab_size", -1), ("lowercase", "x"), ("head_dropout", "x"), ("head_dropout", 7), ("matching", 3),
+    ("data", GONE), ("data", []), ("data.img_size", 0), ("data.img_size", 10**6), ("data.img_size", "x"),
+    ("data.mean", []), ("data.std", [0, 0, 0]), ("data.max_tokens", 10**9), ("data.interpolation", "x"),
+    ("data.x", 1), ("s3zoo", GONE), ("s3zoo.sha256", "x"), ("num_answers", 10**9),
+]  # fmt: skip
+# config of a detector or segmenter
+SYSTEM = {"type": "os.system", "command": "touch executed"}
+POPEN = {"type": "subprocess.Popen", "args": ["touch", "executed"]}
+PRETRAINED = {"type": "Pretrained", "checkpoint": WEB}
+DETECTOR_LURES = [
+    ("model.backbone", POPEN), ("model.data_preprocessor", SYSTEM), ("model.type", "builtins.eval"),
+    ("model.backbone.type", "os.system"), ("model.decode_head.type", "planted.Head"), ("model.init_cfg", PRETRAINED),
+    ("model.decode_head.loss_decode", SYSTEM), ("model.decode_head.init_cfg", PRETRAINED),
+    ("model.backbone.init_cfg", PRETRAINED), ("model.backbone.pretrained", "secret"),
+    ("model.backbone.model", "local-dir:secret"), ("model.backbone.model", "hf-hub:some/where"),
+    ("model.backbone.model_args.checkpoint_path", SECRET), ("default_scope", "planted"),
+    ("custom_imports", {"imports": ["planted"]}), ("test_dataloader.dataset.pipeline.0", SYSTEM),
+    ("test_dataloader.dataset.type", "planted.Dataset"), ("test_pipeline.0", SYSTEM), ("test_evaluator", SYSTEM),
+]  # fmt: skip
+RUN_LURES = [
+    ("visualizer", SYSTEM), ("custom_hooks", [SYSTEM]), ("env_cfg", SYSTEM), ("load_from", WEB), ("test_cfg", SYSTEM),
+    ("log_processor", SYSTEM),
+]  # fmt: skip
+
+PREDICT, TRAIN, SEARCH = "predict model image.png", "train train.py --data data", "search search.py --data data"
+ASK, VQA_TRAIN = "vqa ask vqa/model image.png what?", "vqa train vqa.py --data vqa-data"
+SEGMENT, TEST_MM = "predict_mm segmenter photo.jpg --out out", "test_mm segmenter --data ade --work-dir out"
+CONVERT, TARS = "convert official.pth --arch arch.json --to out", "train train.py --data tars --out out"
+CONFIG, WEIGHTS, SPEED = "model/config.json", "model/model.safetensors", "zoo --throughput-file speed.json"
+COCO = "coco/annotations/instances_val2017.json"
+
+TABLE: dict[str, list[Case]] = {
+    "core": [
+        *each(PREDICT, *(Edit(CONFIG, *field) for field in FIELDS)),
+        *each(PREDICT, *(Edit(CONFIG, *field) for field in LURES), codes=(0, 2)),
+        *each(PREDICT, *puts(CONFIG, DOCUMENTS), *puts(WEIGHTS, TENSORS)),
+        *each(PREDICT, *(Make(path, kind) for path in (CONFIG, WEIGHTS, "image.png") for kind in KINDS)),
+        *each(PREDICT, Cut(WEIGHTS, 0.5), Cut(WEIGHTS, 0.001), Cut(WEIGHTS, 0.95, True), Put("image.png", "html")),
+        *each("predict plain image.png", Edit("plain/config.json", "pretrained_cfg.pretrained_strict", False)),
+        *each(CONVERT, *puts("official.pth", TENSORS), *puts("arch.json", DOCUMENTS)),
+        *each(CONVERT, Cut("official.pth", 0.7), Cut("official.pth", 0.5, True)),
+        *each(f"{TRAIN} --out run", *(Edit("run/run.json", "config", value) for value in (GONE, None, 3, []))),
+        *each(f"{TRAIN} --out run", *puts("run/run.json", DOCUMENTS), *puts("run/result.json", "list empty html")),
+        *each(f"{SEARCH} --out search", *puts("search/run.json", DOCUMENTS), *puts("search/result.json", "list empty")),
+        *each(SPEED, *puts("speed.json", DOCUMENTS), Edit("speed.json", "models", 3)),
+        *each(SPEED, Edit("speed.json", "models.s3_tiny", 3)),
+        *each(SPEED, Edit("speed.json", "models.s3_tiny.images_per_second", "x")),
+        *each(
+            f"{TRAIN} --out out",
+            Make("data/train/ant/0.png", "fifo"), Make("data/train/ant", "loop"), Make("data/train/ant", "nothing"),
+            Make("data/test", "nothing"), Make("data/train", "loop"), Make("data/test", "folder"),
+            Make("data/train/ant", "folder"), Put(f"data/train/dog/{'y' * 250}.png", "html"),
+            *puts("train.py", "x=( config=3 import(planted) 1/0 nul"), Make("train.py", "folder"),
+            Make("train.py", "nothing"),
+        ),
+        *each(TARS, *(Cut("tars/train.tar", part) for part in (0.0, 0.3, 0.7))),
+        *each(TARS, *puts("tars/test.tar", "empty html zip"), late=True),
+        *settings(
+            f"{TRAIN} --out out",
+            """
+            threads=0 threads=100000 threads=x data.workers=9999999 data.random_crop_pad=100000 data.img_size=-1
+            data.img_size=1000000 data.mixup=inf data.mixup=nan data.cutmix=-1 data.mean=(0,) data.std=(0,0,0)
+            data.std=x data.holdout=-1 data.train_limit=-1 data.scale=(0,1) data.crop_pct=nan data.interpolation=x
+            data.auto_augment=x data.test_split=train data.test_split=./train data.classes=('ant','ant') train.lr=nan
+            train.lr=-1 train.epochs=-1 train.batch_size=0 train.batch_size=1000000000000 train.opt=x train.schedule=x
+            train.milestones=(nan,) train.ema=1 train.momentum=nan layer_decay=0 freeze=-1 model=x model=../secret
+            weights=../secret mode=x distil.weight=2 distil.temperature=nan seed=x seed=-1 device=x a.b.c.d=1 data=1
+            train.lr x=1 =1 model_args={'x':1} model_args=3
+            """,
+        ),
+        *settings(
+            f"{SEARCH} --out out",
+            """
+            arch_search.population=0 arch_search.budgets=x arch_search.budgets=('params<=x',) hierarchy=x final.mode=x
+            arch_search.latency_table=nowhere.json,--set,arch_search.budgets=latency<=1ms space_search.method=x
+            space_search.samples=-1 space_search.tau=-1 final.top=0 supernet_weights=nowhere.pth supernet.sampling=x
+            data.holdout=1000000 data.num_classes=0 arch_search.p_depth=nan space=x tower.cache=x supernet.lr=inf
+            """,
+        ),
+        *commands(
+            """
+            predict LONG image.png
+            predict model LONG
+            predict image.png image.png
+            predict model image.png --top 0
+            predict model image.png --device x
+            evaluate LONG
+            evaluate model --threads -1
+            evaluate model --threads 100000
+            evaluate model --workers -1
+            evaluate model --batch-size 1000000000000
+            evaluate model --limit -1
+            evaluate model --device x --no-speed
+            evaluate model --data cifar10 --no-speed
+            train LONG
+            train image.png --data data
+            train train.py --data LONG
+            train train.py --data data --out LONG
+            train train.py --data cifar10
+            train train.py --data tars/test.tar --out out
+            train model --data cifar10
+            train model --data data --img-size -1
+            search LONG
+            search LONG.py
+            search image.png
+            search --seeds 0
+            search search.py --data data --seeds -1
+            publish LONG --dry-run
+            publish model --out model
+            publish model --out image.png
+            export LONG --to timm --out out
+            export model --to timm --out LONG
+            export model --to timm --out model
+            export model --to timm --out image.png
+            export model --to timm --img-size 1000000 --out out
+            export model --to onnx --opset 3 --out x.onnx
+            convert LONG --to out
+            convert official.pth --to official.pth
+            convert official.pth --model resnet50 --to out
+            zoo --throughput-file LONG
+            zoo --html image.png/x.html
+            zoo --cards image.png
+            doctor image.png
+            """
+        ),
+    ],
+    "vqa": [
+        *each(ASK, *(Edit("vqa/model/config.json", *field) for field in VQA_FIELDS)),
+        *each(ASK, *puts("vqa/model/config.json", DOCUMENTS), *puts("vqa/model/answers.json", DOCUMENTS)),
+        *each(ASK, *puts("vqa/model/vocab.txt", "empty html nul"), *puts("vqa/model/model.safetensors", TENSORS)),
+        *each(ASK, Cut("vqa/model/model.safetensors", 0.5)),
+        *each(ASK, *(Make(f"vqa/model/{name}", kind) for name in ("config.json", "vocab.txt") for kind in KINDS)),
+        *each(ASK, *(Make("image.png", kind) for kind in KINDS), *puts("image.png", "html empty")),
+        *each("vqa eval --results results.json --data vqa-data", *puts("results.json", DOCUMENTS)),
+        *each(f"{VQA_TRAIN} --out vqa", *puts("vqa/run.json", "list null"), *puts("vqa/result.json", "list")),
+        *each(
+            f"{VQA_TRAIN} --out out --set model.bert=bert",
+            Edit("bert/config.json", "auto_map", {"AutoConfig": "planted.Config", "AutoModel": "planted.Model"}),
+            Edit("bert/config.json", "model_type", "planted"), Edit("bert/config.json", "hidden_size", 10**9),
+            *puts("bert/config.json", DOCUMENTS), *puts("bert/model.safetensors", TENSORS),
+            *puts("bert/vocab.txt", "empty"), Make("bert/model.safetensors", "nothing"),
+        ),
+        *settings(
+            f"{VQA_TRAIN} --out out",
+            """
+            backbone_lr_scale=-1 model.layers=0 data.train_limit=-1 model.heads=0 model.hidden=-1 model.hidden=7
+            model.hidden=1000000000 model.dropout=2 model.head_dropout=nan model.matching=-1 model.bert=./nowhere
+            model.backbone=x data.img_size=1000000 data.max_tokens=1000000000 data.std=(0,0,0) data.mean=(nan,nan,nan)
+            data.workers=-1 threads=0 threads=100000 data.random_crop_pad=100000 data.questions_per_image=1000000000
+            data.min_occurrences=1000000 data.train_splits=('x',) data.val_split=x data.interpolation=x train.lr=nan
+            device=x seed=-1
+            """,
+        ),
+        *commands(
+            """
+            vqa train LONG
+            vqa train vqa.py --data vqa-data --seeds 0
+            vqa ask LONG image.png what?
+            vqa ask vqa/model LONG what?
+            vqa eval
+            vqa eval vqa/model --device x
+            vqa eval vqa/model --data nowhere
+            vqa eval vqa/model --data vqa-data --split x
+            vqa eval vqa/model --data vqa-data --threads -1
+            vqa eval vqa/model --data vqa-data --threads 100000
+            vqa eval vqa/model --data vqa-data --out image.png/x
+            vqa predict vqa/model --data vqa-data --out LONG
+            vqa predict vqa/model --data vqa-data --out image.png/x.json
+            """
+        ),
+    ],
+    "mm": [
+        *each(SEGMENT, *(Detector("segmenter", *field) for field in DETECTOR_LURES), codes=(0, 2)),
+        *each(TEST_MM, *(Detector("segmenter", *lure) for lure in DETECTOR_LURES + RUN_LURES), codes=(0, 2), late=True),
+        *each(SEGMENT, *puts("segmenter/config.json", DOCUMENTS), *puts("segmenter/config.py", DOCUMENTS)),
+        *each(SEGMENT, *puts("segmenter/model.safetensors", TENSORS), Cut("segmenter/model.safetensors", 0.5)),
+        *each(SEGMENT, *(Make("photo.jpg", kind) for kind in KINDS), *puts("photo.jpg", "html empty")),
+        *each("flops_mm segmenter.py", *puts("segmenter.py", "x=( model=3 nul")),
+        *each("test_mm detector --data coco --work-dir out", *puts(COCO, DOCUMENTS)),
+        *commands(
+            """
+            flops_mm LONG
+            flops_mm segmenter.py --size -1 0
+            flops_mm segmenter.py --size 1000000000 1000000000
+            predict_mm LONG photo.jpg --out out
+            predict_mm segmenter LONG --out out
+            predict_mm photo.jpg photo.jpg --out out
+            predict_mm segmenter photo.jpg --out photo.jpg
+            predict_mm segmenter photo.jpg --out out --threshold nan
+            predict_mm segmenter photo.jpg --out out --device x
+            train_mm LONG
+            train_mm segmenter.py --data LONG
+            train_mm segmenter.py --data ade --classes a,a
+            test_mm LONG x
+            test_mm segmenter --data ade --work-dir photo.jpg
+            test_mm segmenter --data ade --work-dir out --cfg-options x.y=1
+            """
+        ),
+    ],
+}  # fmt: skip

@@ -1,0 +1,207 @@
+"""Valid inputs of every kind, from which the hostile ones are made: tiny, and written by s3zoo itself where it can.
+
+Each maker writes one path below the folder that it is given; `RUNS` are made by commands, which are thereby the proof
+that what is not damaged is accepted.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+CLASSES = ("ant", "bee", "cow")
+ARCH = {
+    "schema_version": 1,
+    "family": "s3",
+    "patch_size": 2,
+    "stages": [
+        {"embed_dim": dim, "blocks": [{"window_size": 2, "num_heads": 1, "head_dim": 4, "mlp_ratio": 1.0}]}
+        for dim in (8, 16)
+    ],
+}
+QUICK = "threads=1 train.epochs=2 train.batch_size=4 train.warmup_epochs=0 data.img_size=8 data.workers=0"
+SETTINGS = " ".join(f"--set {setting}" for setting in QUICK.split())
+
+TRAIN = f"""
+from s3zoo.training.config import Data, Train, TrainRun
+
+data = Data(name="", holdout=2, num_classes=3, img_size=8, mean=(0.5,) * 3, std=(0.3,) * 3, crop_pct=1.0)
+train = Train(epochs=2, batch_size=4, warmup_epochs=0, ema=0.9, checkpoint_seconds=0)
+config = TrainRun(name="toy", model="s3", model_args={{"arch": {ARCH}}}, data=data, threads=1, train=train)
+"""
+SEARCH = """
+from s3zoo.search.config import ArchSearch, Final, SearchRun
+from s3zoo.search.space_search import SpaceSearch
+from s3zoo.space import s3_space
+from s3zoo.training.config import Data, Train
+
+data = Data(name="", holdout=4, num_classes=3, img_size=8, mean=(0.5,) * 3, std=(0.3,) * 3, crop_pct=1.0)
+train = Train(epochs=2, batch_size=4, warmup_epochs=0, sampling="sandwich", checkpoint_seconds=0)
+steps = (1, 4, 2, 1, 1)
+config = SearchRun(
+    name="toy", threads=1, data=data, supernet=train,
+    space=s3_space("toy", (1, 2), (8, 12), (2, 4), (1, 2), (1, 2), steps=steps, head_dim=4, num_stages=2, patch_size=2),
+    space_search=SpaceSearch(method="s3", iterations=1, samples=6, tau=5),
+    arch_search=ArchSearch(budgets=("params<=6K",), population=4, generations=2, parents=2, crossover=1, mutation=1),
+    final=Final(mode="finetune", train=Train(epochs=2, batch_size=4, warmup_epochs=0, checkpoint_seconds=0)),
+)
+"""
+VQA = f"""
+from s3zoo.training.config import Train
+from s3zoo.transfer.vqa.config import VqaData, VqaModelConfig, VqaRun
+
+arch = {dict(ARCH, patch_size=4)}
+data = VqaData(vocabulary_splits=("train",), min_occurrences=1, questions_per_image=2, max_tokens=8, img_size=16)
+model = VqaModelConfig(backbone="s3", backbone_args=dict(arch=arch), pretrained=False, bert="", layers=1, hidden=16)
+train = Train(epochs=2, batch_size=2, lr=1e-3, warmup_steps=2, checkpoint_seconds=0)
+config = VqaRun(name="toy", data=data, model=model, train=train, threads=1)
+"""
+
+
+def images(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 4), ("test", 2)):
+        for name in CLASSES:
+            place = folder / "data" / split / name
+            place.mkdir(parents=True)
+            for number in range(count):
+                Image.fromarray(rng.integers(0, 256, (9, 10, 3), np.uint8)).save(place / f"{number}.png")
+
+
+def tars(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    (folder / "tars").mkdir()
+    for split, count in (("train", 4), ("test", 2)):
+        with tarfile.open(folder / "tars" / f"{split}.tar", "w") as tar:
+            for name in CLASSES:
+                for number in range(count):
+                    stream = io.BytesIO()
+                    Image.fromarray(rng.integers(0, 256, (9, 10, 3), np.uint8)).save(stream, "png")
+                    entry = tarfile.TarInfo(f"{name}/{number}.png")
+                    entry.size = stream.tell()
+                    stream.seek(0)
+                    tar.addfile(entry, stream)
+
+
+def model(folder: Path) -> None:
+    import timm
+
+    from s3zoo.artefact import save_model
+
+    names = {"label_names": list(CLASSES), "license": "mit"}
+    save_model(folder / "model", timm.create_model("s3", arch=ARCH, img_size=8, num_classes=3), pretrained_cfg=names)
+
+
+def plain(folder: Path) -> None:
+    """A network of timm's own in timm's layout, as `s3zoo train` writes it."""
+    import timm
+    from timm.models._hub import save_for_hf
+
+    args = {"img_size": 16, "patch_size": 8, "depth": 1, "embed_dim": 24, "num_heads": 3}
+    network = timm.create_model("vit_tiny_patch16_224", num_classes=3, **args)
+    network.pretrained_cfg |= {"label_names": list(CLASSES), "input_size": (3, 16, 16), "num_classes": 3}
+    save_for_hf(network, str(folder / "plain"), {"s3zoo": {"provenance": {}}}, args, safe_serialization=True)
+
+
+def checkpoint(folder: Path) -> None:
+    """A training script's file of a small S3 network in the official layout, and its architecture."""
+    import timm
+    import torch
+
+    from s3zoo.models.s3 import to_timm_state_dict
+
+    arch = dict(ARCH, stages=[ARCH["stages"][0], ARCH["stages"][1]])  # type: ignore[index]
+    network = timm.create_model("s3", arch=arch, img_size=8, num_classes=3)
+    weights = {name.replace("head.fc.", "head."): value for name, value in to_timm_state_dict(network).items()}
+    weights = {_official(name): value for name, value in weights.items()}
+    torch.save({"model": weights, "epoch": 3}, folder / "official.pth")
+    (folder / "arch.json").write_text(json.dumps(arch))
+
+
+def _official(name: str) -> str:
+    """timm has the merging of patches before a stage, the authors behind the one before it."""
+    parts = name.split(".")
+    if parts[0] == "layers" and parts[2] == "downsample":
+        parts[1] = str(int(parts[1]) - 1)
+    return ".".join(parts)
+
+
+def vqa_data(folder: Path) -> None:
+    from test_vqa import write_vqa_v2
+
+    for split, first in (("train2014", 1), ("val2014", 50), ("test2015", 90)):
+        write_vqa_v2(folder / "vqa-data", split, images=3, prefix=not split.startswith("test"), first=first)
+    rows = [{"question_id": (50 + i) * 1000 + n, "answer": "yes"} for i in range(3) for n in range(i + 1)]
+    (folder / "results.json").write_text(json.dumps(rows))
+
+
+def bert(folder: Path) -> None:
+    from transformers import BertConfig, BertModel
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    BertModel(BertConfig(vocab_size=8, **sizes)).save_pretrained(folder / "bert")  # type: ignore[arg-type]
+    (folder / "bert" / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nwhat\nis\nit\n")
+
+
+def detectors(folder: Path) -> None:
+    """A detector's and a segmenter's folder, the user's configs of both, a checkpoint, and data."""
+    import torch
+    from mm_shapes import CLASSES as SHAPES
+    from mm_shapes import SEGMENTS, write_ade, write_coco
+    from mmengine.registry import MODELS
+    from test_mm_e2e import DETECTOR, SEGMENTER, write_config
+
+    from s3zoo.transfer.mm.config import load_config, portable, register, set_classes
+    from s3zoo.transfer.mm.folder import export_detector
+
+    write_coco(folder / "coco", images=2)
+    write_ade(folder / "ade", images=2)
+    for name, text, names, options in (
+        ("detector", DETECTOR, SHAPES, {"epochs": 1}), ("segmenter", SEGMENTER, SEGMENTS, {"iterations": 1}),
+    ):  # fmt: skip
+        write_config(folder / f"{name}.py", text, **options)
+        cfg = load_config(str(folder / f"{name}.py"))
+        set_classes(cfg, names)
+        register(cfg)
+        network = MODELS.build(cfg.model)
+        meta = {"classes": names, "palette": [(9 * i, 8, 7) for i in range(len(names))]}
+        export_detector(portable(cfg), network.state_dict(), folder / name, meta, {})
+        torch.save({"meta": {"dataset_meta": meta}, "state_dict": network.state_dict()}, folder / f"{name}.pth")
+
+
+def files(folder: Path) -> None:
+    for name, text in (("train.py", TRAIN), ("search.py", SEARCH), ("vqa.py", VQA)):
+        (folder / name).write_text(text)
+    Image.new("RGB", (20, 16), (200, 100, 50)).save(folder / "image.png")
+    Image.new("RGB", (20, 16), (200, 100, 50)).save(folder / "photo.jpg")
+    entry = {"arch": "x", "images_per_second": 3.5, "range": [3.0, 4.0]}
+    fields = {"what": "", "machine": "", "torch": "", "batch": 8, "rounds": 3, "models": {"s3_tiny": entry}}
+    (folder / "speed.json").write_text(json.dumps(fields))
+
+
+MAKERS = {
+    f.__name__: f for f in (files, images, tars, model, plain, checkpoint, vqa_data, bert, detectors)
+}  # fmt: skip
+# The nursery that makes them, in this order: makers by name, then commands.
+MADE = {
+    "core": ("files", "images", "tars", "model", "plain", "checkpoint"),
+    "vqa": ("files", "model", "vqa_data", "bert"),
+    "mm": ("files", "model", "detectors"),
+}
+RUNS = {
+    "core": (
+        "train train.py --data data --out run",
+        "search search.py --data data --out search",
+        "export model --to timm --out timm",
+        "convert official.pth --arch arch.json --to converted",
+        "evaluate model plain --data data --no-speed",
+        "predict run image.png",
+    ),
+    "vqa": ("vqa train vqa.py --data vqa-data --out vqa", "vqa ask vqa/model image.png what?"),
+    "mm": ("predict_mm segmenter photo.jpg --out pictures", "flops_mm segmenter.py"),
+}
