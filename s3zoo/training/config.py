@@ -232,7 +232,9 @@ def _note(changes: dict[str, Any], config: Any, parts: list[str], text: str, pat
     head, *rest = parts
     if head not in names:
         valid, given = list(keys(config)), ".".join(parts)
-        near = [key for key in valid if key.endswith(f".{given}")] or difflib.get_close_matches(given, valid, n=1)
+        near = [key for key in valid if key.endswith(f".{given}")] or difflib.get_close_matches(
+            given, valid, n=1, cutoff=0.5
+        )
         done = path.removesuffix(given)
         hint = f"did you mean {done + near[0]!r}?" if near else f"valid here: {', '.join(names)}."
         raise ValueError(f"--set names the unknown key {path!r}; {hint}")
