@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from mixzoo.family import TINY, MixBlock
 from s3zoo.arch import Arch
 from s3zoo.models._base import Plain
-from s3zoo.models.loading import IMAGENET, NOTHING_PUBLISHED, build, fit_pos_embed, fit_weights, unwrap
+from s3zoo.models.loading import IMAGENET, NOTHING_PUBLISHED, build, fit_pos_embed, fit_weights
+from s3zoo.models.official import unwrap
 
 
 class Block(nn.Module):
