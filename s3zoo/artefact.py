@@ -2,22 +2,17 @@
 
 `timm.create_model("local-dir:FOLDER", pretrained=True)` builds and loads it once s3zoo is imported. The config names
 the family's generic entrypoint and carries the architecture, so that any searched network comes back the same way; it
-records the sha256 of the weights, which `models/loading.py` checks.
+records the sha256 of the weights, which is checked when they are loaded.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import timm
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
 from timm.models import PretrainedCfg
 from timm.models._pretrained import filter_pretrained_cfg
 from timm.utils import unwrap_model
@@ -25,11 +20,10 @@ from torch import nn
 
 from s3zoo import __version__
 from s3zoo.arch import Arch
-from s3zoo.files import replacing, sha256
 from s3zoo.models import ENTRYPOINTS
-from s3zoo.models.loading import CONFIG, WEIGHTS
+from s3zoo.models.folder import CONFIG, WEIGHTS, Kind, check_sums, read_network
 
-SCHEMA_VERSION = 1
+KIND = Kind("a model of s3zoo")
 
 
 def save_model(
@@ -41,8 +35,7 @@ def save_model(
 ) -> Path:
     """Write the folder that is `model` and give its path; an earlier model in it is replaced.
 
-    The weights are put in place before the config that holds their sha256, each at once, so a reader finds an old
-    model, a new one, or (if the machine died in between) a mismatch that `load_model_config(verify=True)` reports.
+    Whenever the machine dies, a reader finds the old model or the new one.
 
     Args:
         provenance: where the weights come from, as JSON: data, config, seed, commit, source file.
@@ -55,30 +48,7 @@ def save_model(
         raise ValueError("The model has no weights (it is on the meta device); load or initialise it before saving.")
     config = _config(model, provenance or {}, pretrained_cfg or {})
     _check_loadable(model, config)
-    folder = Path(folder).expanduser()
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{str(folder)!r} is a file, but must be a folder to write the model into.")
-    # Clones: a subnet is a view of its supernet's storage, and safetensors takes neither views nor shared tensors.
-    tensors = {
-        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
-        for name, tensor in model.state_dict().items()
-    }
-    with replacing(folder / WEIGHTS) as temporary:
-        try:
-            save_file(tensors, temporary, metadata={"format": "pt"})  # one key: with more, the bytes vary between runs
-        except SafetensorError as error:
-            code = re.search(r"os error (\d+)", str(error))  # a full disk, say: the caller knows OSErrors
-            if code is None:
-                raise
-            raise OSError(int(code[1]), os.strerror(int(code[1])), str(folder / WEIGHTS)) from error
-        config["s3zoo"]["sha256"] = sha256(temporary)
-    write_config(folder, config)
-    return folder
-
-
-def write_config(folder: Path, config: Mapping[str, Any]) -> None:
-    with replacing(folder / CONFIG) as temporary:
-        temporary.write_text(json.dumps(config, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    return KIND.write(folder, model.state_dict(), config)
 
 
 def _config(model: Any, provenance: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,7 +74,7 @@ def _config(model: Any, provenance: Mapping[str, Any], overlay: Mapping[str, Any
         "model_args": model_args,
         "pretrained_cfg": cfg,
         "s3zoo": {
-            "schema_version": SCHEMA_VERSION,
+            "schema_version": KIND.schema_version,
             "version": __version__,
             "arch_key": arch.key,
             "params": sum(p.numel() for p in model.parameters()),
@@ -183,29 +153,23 @@ def load_model_config(folder: str | Path, *, verify: bool = False, plain: bool =
     With `plain`, the folder may also be one that was exported for plain timm.
     """
     folder = Path(folder).expanduser()
-    path = folder / CONFIG
-    if not path.is_file() or not (folder / WEIGHTS).is_file():
-        lacking = path.name if not path.is_file() else WEIGHTS
-        raise ValueError(f"{str(folder)!r} holds no {lacking}; give a folder with {WEIGHTS} and {CONFIG}.")
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{str(path)!r} is not valid JSON ({error}); write the model again.") from None
-    ours: Any = config.get("s3zoo") if isinstance(config, dict) else None
-    args: Any = config.get("model_args") if isinstance(config, dict) else None
-    if isinstance(ours, dict) and ours.keys() == {"provenance"}:  # by `s3zoo train`
+    if not (folder / WEIGHTS).is_file():
+        raise ValueError(f"{str(folder)!r} holds no {WEIGHTS}; give a folder with {WEIGHTS} and {CONFIG}.")
+    config = read_network(folder)
+    ours, args, where = config.get("s3zoo") or {}, config.get("model_args") or {}, repr(str(folder / CONFIG))
+    if ours.keys() == {"provenance"}:  # by `s3zoo train`
         raise ValueError(
-            f"{str(path)!r} describes {config.get('architecture')!r}, a network of timm's own, which has no genome; "
-            "timm loads it as it is, and timm.models.push_to_hf_hub publishes it."
+            f"{where} describes {config['architecture']!r}, a network of timm's own, which has no genome; timm loads it"
+            " as it is, and timm.models.push_to_hf_hub publishes it."
         )
-    if not (isinstance(ours, dict) and isinstance(args, dict) and ("arch" in args or (plain and "arch" in ours))):
-        raise ValueError(f"{str(path)!r} was not written by s3zoo; give a folder that save_model wrote.")
-    if "arch" in args and ours.get("schema_version") != SCHEMA_VERSION:
-        raise ValueError(
-            f"{str(path)!r} has schema_version {ours.get('schema_version')!r}, but this release reads "
-            f"{SCHEMA_VERSION}; use the release that wrote it."
-        )
-    Arch.from_dict(args["arch"] if "arch" in args else ours["arch"])
-    if verify and sha256(folder / WEIGHTS) != ours.get("sha256"):
-        raise ValueError(f"{str(folder / WEIGHTS)!r} is not the file that {CONFIG} describes; copy or write it again.")
+    if "arch" in args:
+        config = KIND.read(folder, verify=verify)
+    elif not (plain and "arch" in ours):
+        raise ValueError(f"{where} was not written by s3zoo; give a folder that save_model wrote.")
+    else:
+        Arch.from_dict(ours["arch"])
+        if verify:
+            check_sums(folder, [WEIGHTS], ours.get("sha256", ""))
+    config.setdefault("pretrained_cfg", {})
+    config["s3zoo"].setdefault("provenance", {})
     return config

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from s3zoo.artefact import save_model
 from s3zoo.families import FAMILIES, Family, Official
 from s3zoo.files import sha256
 from s3zoo.models import autoformer, model_names
+from s3zoo.models.folder import WEIGHTS
 from s3zoo.models.official import StateDict, read_checkpoint
 from s3zoo.search.published import official_autoformer_supernet
 
@@ -28,15 +30,23 @@ __all__ = ["autoformer_subnet", "convert", "official_autoformer_supernet"]
 
 
 def convert(
-    checkpoint: str | Path, folder: str | Path, *, model: str | None = None, arch: Arch | str | Path | None = None
+    checkpoint: str | Path,
+    folder: str | Path,
+    *,
+    model: str | None = None,
+    arch: Arch | str | Path | None = None,
+    ema: bool = False,
 ) -> Any:
     """Write `folder` from an official checkpoint and give the model; nothing is written if anything is wrong.
 
     Args:
         model: the name it is an instance of, such as s3_tiny; by default the published one that fits the checkpoint.
         arch: the architecture if it is none of the published; of an AutoFormer supernet, the subnet to cut.
+        ema: take the averaged weights of a file that has both.
     """
-    state_dict = read_checkpoint(checkpoint)
+    if Path(checkpoint).expanduser().resolve() == (Path(folder).expanduser() / WEIGHTS).resolve():
+        raise ValueError(f"--to is {str(folder)!r}, whose {WEIGHTS} is the checkpoint that is read; give another folder.")
+    state_dict = read_checkpoint(checkpoint, ema=ema)
     family, official = _family(state_dict)
     if arch is not None:
         arch = Arch.parse(arch)
@@ -66,7 +76,7 @@ def _family(state_dict: Mapping[str, Tensor]) -> tuple[Family, Official]:
 
 
 def _published_name(family: Family, official: Official, state_dict: Mapping[str, Tensor]) -> str:
-    """Which published network a checkpoint is, by its depth or width."""
+    """Which published network a checkpoint is, by its depth or width, and by its tables where sizes differ in these."""
     if prefix := official.blocks:
         number = len({key[len(prefix) :].split(".")[0] for key in state_dict if key.startswith(prefix)})
         what = f"{number} blocks in {prefix.rstrip('.')}"
@@ -75,7 +85,14 @@ def _published_name(family: Family, official: Official, state_dict: Mapping[str,
         what = f"width {number}"
     if number not in official.models:
         raise ValueError(f"No published {family.name} network has {what}; name the model or give its architecture.")
-    return official.models[number]
+    name = official.models[number]
+    check = getattr(import_module(family.module), "check_official", None)
+    for larger in model_names(family.name) if check else []:  # s3_small_384 is s3_small with other windows
+        if larger.startswith(f"{name}_"):
+            with suppress(ValueError, KeyError):
+                check(state_dict, timm.create_model(larger, device="meta"))
+                return larger
+    return name
 
 
 def _check_name(name: str, family: Family) -> None:
@@ -127,8 +144,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--to", required=True, metavar="FOLDER", help="where model.safetensors and config.json go")
     parser.add_argument("--model", help="such as autoformer_tiny or s3_tiny (default: the published one that fits)")
     parser.add_argument("--arch", metavar="JSON", help="architecture file, if it is none of the published networks")
+    parser.add_argument("--ema", action="store_true", help="take the averaged weights where a file has both")
     args = parser.parse_args(argv)
-    model = convert(args.checkpoint, args.to, model=args.model, arch=args.arch)
+    model = convert(args.checkpoint, args.to, model=args.model, arch=args.arch, ema=args.ema)
     count = sum(p.numel() for p in model.parameters())
     print(f"{args.to}: {model.arch.family} network {model.arch.key} with {count:,} parameters")
     print(f'load it with: import s3zoo, timm; timm.create_model("local-dir:{args.to}", pretrained=True)')

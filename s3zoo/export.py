@@ -13,24 +13,26 @@ examples:
 from __future__ import annotations
 
 import argparse
-import difflib
 import importlib.util
 import json
 import logging
 import math
 import warnings
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import timm
 import torch
-from safetensors.torch import save_file
 from timm.models._pretrained import filter_pretrained_cfg
 from torch import Tensor
 
 from s3zoo import __version__, cards
-from s3zoo.artefact import CONFIG, WEIGHTS, load_model_config, write_config
-from s3zoo.files import replacing, sha256
+from s3zoo.artefact import load_model_config
+from s3zoo.files import replacing, replacing_files, sha256, write_json, write_text
+from s3zoo.models.folder import CONFIG, WEIGHTS, new_folder, save_tensors
+from s3zoo.models.open import model_folder, open_model, source
 from s3zoo.models.s3 import S3, timm_differs, timm_model_args, to_timm_state_dict
 
 TIMM_ARCHITECTURE = "swin_s3_tiny_224"  # timm's Swin takes every gene that a uniform stage has as an argument
@@ -39,36 +41,48 @@ OPSET, OPSETS = 20, range(18, 24)
 ONNX_PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 
 
-def load(source: str, *, img_size: tuple[int, int] | None = None, untrained: bool = False) -> tuple[Any, dict]:
-    """The model of a folder, of a name or of `hf-hub:org/name`, and its config (empty without a folder)."""
-    options: dict[str, Any] = {"img_size": img_size} if img_size else {}
-    folder = Path(source.removeprefix("local-dir:")).expanduser()
-    if source.startswith("hf-hub:"):
-        config: dict[str, Any] = {}
-    elif folder.exists() or source.startswith("local-dir:") or "/" in source:
-        if (folder / "model" / CONFIG).is_file():  # a run's folder
-            folder /= "model"
-        config = load_model_config(folder, verify=not untrained)
-        source = f"local-dir:{folder}"
-    else:
-        config = {}
-        names = cards.registered_names()
-        if source.partition(".")[0] not in names:
-            near = difflib.get_close_matches(source, names, n=1)
-            hint = f"did you mean {near[0]}?" if near else "`s3zoo zoo` lists the names."
-            raise ValueError(f"{source!r} is neither a folder nor a model of the zoo; {hint}")
-        cfg = timm.get_pretrained_cfg(source)
+def load(spec: str, *, img_size: tuple[int, int] | None = None, untrained: bool = False) -> tuple[Any, dict]:
+    """The model of a folder, of a name of the zoo or of `hf-hub:org/name`, and its config (empty without a folder)."""
+    place, config = source(spec), {}
+    if place.startswith("local-dir:"):
+        config = load_model_config(place.removeprefix("local-dir:"))
+    elif ":" not in place:
+        cfg = timm.get_pretrained_cfg(place)
+        if place.partition(".")[0] not in cards.registered_names():
+            raise ValueError(f"{spec!r} is neither a folder nor a model of the zoo; `s3zoo zoo` lists the names.")
         if not untrained and (cfg is None or not cfg.has_weights):
             raise ValueError(
-                f"No weights of {source} can be fetched; give the folder of trained or converted ones, or --untrained."
+                f"No weights of {spec} can be fetched; give the folder of trained or converted ones, or --untrained."
             )
     torch.manual_seed(0)
-    model: Any = timm.create_model(source, pretrained=not untrained, **options)
+    model: Any = open_model(spec, pretrained=not untrained, **({"img_size": img_size} if img_size else {}))
     if untrained:
         for field in ("tag", "license", "label_names"):  # of weights that it does not have
             model.pretrained_cfg.pop(field, None)
         config = {}
     return model.eval(), config
+
+
+def check_out(out: Path, spec: str | Path) -> None:
+    """Refuse to write over the model that is read."""
+    folder = model_folder(str(spec).removeprefix("local-dir:"))
+    if folder is not None and out.exists() and any(out.samefile(place) for place in (folder, folder / WEIGHTS)):
+        raise ValueError(f"--out is {str(out)!r}, which is the model that is read; give another place.")
+
+
+def write_repository(
+    folder: Path, config: dict[str, Any], put_weights: Callable[[Path], Any], *, repo_id: str | None = None
+) -> list[Path]:
+    """Make `folder` hold weights, card and config, all at once; gives the files."""
+    folder = new_folder(folder)
+    names = (WEIGHTS, "README.md", cards.PICTURE, CONFIG)
+    with replacing_files(folder, names) as new:
+        put_weights(new / WEIGHTS)
+        config["s3zoo"]["sha256"] = sha256(new / WEIGHTS)
+        for name, text in cards.files(config, repo_id=repo_id).items():
+            write_text(new / name, text)
+        write_json(new / CONFIG, config, indent=2)
+    return [folder / name for name in names]
 
 
 def largest_difference(ours: Tensor, theirs: Tensor) -> float:
@@ -95,10 +109,7 @@ def to_timm(folder: str | Path, model: Any, config: dict[str, Any] | None = None
     Args:
         config: that of the folder the model comes from; its provenance goes along.
     """
-    folder = Path(folder).expanduser()
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{str(folder)!r} is a file, but must be a folder to write the model into.")
-    args = timm_args(model)
+    folder, args = new_folder(folder), timm_args(model)
     tensors = {k: v.detach().cpu().clone() for k, v in to_timm_state_dict(model).items()}
     out = _timm_config(model, args, config or {})
     cfg = {**out["pretrained_cfg"], "state_dict": tensors}
@@ -109,13 +120,7 @@ def to_timm(folder: str | Path, model: Any, config: dict[str, Any] | None = None
         seen = largest_difference(model(images), theirs(images))
     if not seen <= TOLERANCE:  # also NaN
         raise ValueError(f"timm's logits differ by {seen:.1e} from the model's, above {TOLERANCE}; export as ONNX.")
-    with replacing(folder / WEIGHTS) as temporary:
-        save_file(tensors, temporary, metadata={"format": "pt"})  # one key: with more, the bytes vary
-        out["s3zoo"]["sha256"] = sha256(temporary)
-    write_config(folder, out)
-    for name, text in cards.files(out).items():
-        with replacing(folder / name) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+    write_repository(folder, out, partial(save_tensors, tensors))
     return seen
 
 
@@ -254,6 +259,7 @@ def main(argv: list[str] | None = None) -> int:
         size = (args.img_size[0], args.img_size[-1])
     if args.to == "onnx":
         check_onnx(args.out, args.opset)  # before weights are fetched
+    check_out(Path(args.out).expanduser(), args.model)
     model, config = load(args.model, img_size=size, untrained=args.untrained)
     height, width = _size(model)
     if args.to == "timm":

@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,14 +21,17 @@ from huggingface_hub import CommitOperationAdd, HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError, HTTPError, OfflineModeIsEnabled, RepositoryNotFoundError
 
 from s3zoo import __version__, cards
-from s3zoo.artefact import load_model_config, write_config
-from s3zoo.files import replacing, sha256, write_text
-from s3zoo.models.loading import CONFIG, WEIGHTS
+from s3zoo.artefact import load_model_config
+from s3zoo.export import check_out, write_repository
+from s3zoo.files import settle, sha256
+from s3zoo.models.folder import CONFIG, WEIGHTS
+from s3zoo.models.official import read_checkpoint
 from s3zoo.search.budget import Budget
 
 
 def find_model(path: Path, budget: str | None = None) -> Path:
     """The model folder that is meant: `path` itself, or that of a run; of several, the one for the budget."""
+    settle(path)
     if not path.is_dir():
         raise ValueError(f"There is no folder {str(path)!r}; give the folder of a run, or one with {WEIGHTS}.")
     if (path / CONFIG).is_file():
@@ -61,6 +65,7 @@ def make_repository(
 
     The weights are copied byte for byte, once they are sure to be those that the config describes.
     """
+    check_out(out, source)
     config = load_model_config(source, verify=True, plain=True)
     config["pretrained_cfg"]["hf_hub_filename"] = WEIGHTS  # as older versions did not say: see artefact
     if isinstance(config["model_args"].get("pretrained_tower"), str):  # a file of this machine; its sha256 stays
@@ -69,16 +74,8 @@ def make_repository(
         if license not in cards.LICENCES:
             raise ValueError(f"--license is {license!r}, but must be one of {', '.join(cards.LICENCES)}.")
         config["pretrained_cfg"]["license"] = license
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"{str(out)!r} is a file, but must be a folder to write the repository into.")
-    texts = cards.files(config, repo_id=repo_id)
-    if not (out.exists() and out.samefile(source)):
-        with replacing(out / WEIGHTS) as temporary:
-            shutil.copyfile(source / WEIGHTS, temporary)
-    write_config(out, config)
-    for name, text in texts.items():
-        write_text(out / name, text)
-    return config, [out / name for name in (WEIGHTS, CONFIG, *sorted(texts))]
+    read_checkpoint(source / WEIGHTS)  # which refuses what is no number
+    return config, write_repository(out, config, partial(shutil.copyfile, source / WEIGHTS), repo_id=repo_id)
 
 
 def check_target(repo_id: str, *, token: bool = True) -> None:

@@ -21,6 +21,7 @@ from mmengine.model import BaseModel  # noqa: E402
 from mmengine.runner import Runner, load_checkpoint  # noqa: E402
 
 import s3zoo.transfer.mm  # noqa: E402, F401
+from s3zoo.models.loading import load_weights  # noqa: E402
 from s3zoo.transfer.mm import checkpoints  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -203,8 +204,8 @@ def test_a_checkpoint_of_which_nothing_fits_is_an_error(tmp_path: Path) -> None:
 def test_weights_fit_or_are_refused(change: Any, sentence: str) -> None:
     weights = Toy().state_dict()
     model = Toy()
-    checkpoints.load_weights(model, weights)
+    load_weights(model, weights)
     assert torch.equal(model.linear.weight, weights["linear.weight"])
     change(weights)
     with pytest.raises(ValueError, match=sentence):
-        checkpoints.load_weights(model, weights, "x.pth")
+        load_weights(model, weights, "x.pth")

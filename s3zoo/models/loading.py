@@ -18,7 +18,7 @@ from timm.layers import resample_abs_pos_embed
 from timm.models import PretrainedCfg, build_model_with_cfg
 from timm.models._builder import resolve_pretrained_cfg
 from timm.models._hub import download_from_hf
-from torch import Tensor
+from torch import Tensor, nn
 
 from s3zoo.arch import Arch
 from s3zoo.models._base import Plain, ZooModel
@@ -81,6 +81,24 @@ def fit_weights(
             "architecture."
         )
     return out
+
+
+def load_weights(model: nn.Module, state_dict: Mapping[str, Tensor], source: str = "The checkpoint") -> None:
+    """Load all weights of a model, or say in one sentence what does not fit."""
+    ours = {name: value.shape for name, value in model.state_dict().items()}
+    wrong = [f"{name!r} is missing" for name in ours if name not in state_dict]
+    wrong += [f"{name!r} is not part of the model" for name in state_dict if name not in ours]
+    wrong += [
+        f"{name!r} has shape {list(value.shape)} instead of {list(ours[name])}"
+        for name, value in state_dict.items()
+        if name in ours and value.shape != ours[name]
+    ]
+    if wrong:
+        more = f" (and {len(wrong) - 1} more such differences)" if len(wrong) > 1 else ""
+        raise ValueError(
+            f"{source} does not fit the model: {wrong[0]}{more}; give the config and the classes it was trained with."
+        )
+    model.load_state_dict(dict(state_dict))
 
 
 def fit_pos_embed(pos_embed: Tensor, model: Plain) -> Tensor:

@@ -22,8 +22,8 @@ from s3zoo.arch import Arch, Stage
 from s3zoo.families.s3 import S3Block
 from s3zoo.models._base import Hierarchical, ZooModel
 from s3zoo.models.folder import WEIGHTS
+from s3zoo.models.loading import load_weights
 from s3zoo.models.open import described, read_weights, source
-from s3zoo.transfer.mm.checkpoints import load_weights
 from s3zoo.transfer.mm.pyramid import ChannelNorm, SimplePyramid
 
 _logger = logging.getLogger(__name__)

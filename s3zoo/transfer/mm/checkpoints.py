@@ -54,24 +54,6 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     return read_checkpoint(path / WEIGHTS if path.is_dir() else path)
 
 
-def load_weights(model: nn.Module, state_dict: Mapping[str, Tensor], source: str = "The checkpoint") -> None:
-    """Load all weights of a model, or say in one sentence what does not fit."""
-    ours = {name: value.shape for name, value in model.state_dict().items()}
-    wrong = [f"{name!r} is missing" for name in ours if name not in state_dict]
-    wrong += [f"{name!r} is not part of the model" for name in state_dict if name not in ours]
-    wrong += [
-        f"{name!r} has shape {list(value.shape)} instead of {list(ours[name])}"
-        for name, value in state_dict.items()
-        if name in ours and value.shape != ours[name]
-    ]
-    if wrong:
-        more = f" (and {len(wrong) - 1} more such differences)" if len(wrong) > 1 else ""
-        raise ValueError(
-            f"{source} does not fit the model: {wrong[0]}{more}; give the config and the classes it was trained with."
-        )
-    model.load_state_dict(dict(state_dict))
-
-
 def install() -> None:
     """Make mmengine load every checkpoint through `read`, and refuse one of which nothing fits; again is harmless."""
     if mm._safe_torch_load is read:

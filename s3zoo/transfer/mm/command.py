@@ -21,6 +21,7 @@ from mmengine.model import MMDistributedDataParallel, is_model_wrapper, revert_s
 from mmengine.runner import Runner, find_latest_checkpoint
 from torch import Tensor
 
+from s3zoo.models.loading import load_weights
 from s3zoo.models.open import model_folder
 from s3zoo.paths import commit
 from s3zoo.training import distributed
@@ -174,7 +175,7 @@ def train(argv: list[str] | None = None) -> int:
         runner = _runner(cfg)
         net: Any = runner.model.module if is_model_wrapper(runner.model) else runner.model
         if last:  # mmengine would leave out what does not fit, and fail later
-            checkpoints.load_weights(net, checkpoints.read_weights(last), repr(last))
+            load_weights(net, checkpoints.read_weights(last), repr(last))
             net.backbone._is_init = True  # its pretrained weights are not wanted again, and may be gone
         if first():
             size = sum(p.numel() for p in net.parameters())
@@ -265,7 +266,7 @@ def test(argv: list[str] | None = None) -> int:
     try:
         runner = _runner(cfg)
         model = runner.model.module if is_model_wrapper(runner.model) else runner.model
-        checkpoints.load_weights(model.module if args.tta else model, weights, name)
+        load_weights(model.module if args.tta else model, weights, name)
         with contextlib.redirect_stdout(_Aside(runner.logger)):
             metrics = runner.test()
         if first():

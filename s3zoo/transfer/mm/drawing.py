@@ -16,7 +16,7 @@ from mmengine.registry import MODELS, VISUALIZERS
 from pycocotools.mask import encode
 from torch import Tensor
 
-from s3zoo.transfer.mm import checkpoints
+from s3zoo.models.loading import load_weights
 from s3zoo.transfer.mm.config import classes_of, register, without_pretrained
 
 
@@ -36,7 +36,7 @@ class Predictor:
         without_pretrained(cfg)
         self.threshold = threshold
         model = revert_sync_batchnorm(MODELS.build(cfg.model))
-        checkpoints.load_weights(model, weights, source)
+        load_weights(model, weights, source)
         self.model = model.to(device).eval()
         meta = classes_of(cfg.test_dataloader.dataset)
         self.classes = meta["classes"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import json
 import math
@@ -14,18 +13,32 @@ from typing import Any
 import timm
 import torch
 import transformers
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel, BertTokenizer
 
 from s3zoo import __version__
-from s3zoo.files import read_json, replacing, sha256
+from s3zoo.files import Fields, check_fields, read_json
 from s3zoo.models import ENTRYPOINTS
 from s3zoo.models._base import ZooModel
+from s3zoo.models.folder import CONFIG, INTERPOLATIONS, WEIGHTS, Kind, check_args
+from s3zoo.models.loading import load_weights
+from s3zoo.models.official import read_checkpoint
+from s3zoo.models.open import model_folder, open_model
 from s3zoo.transfer.vqa.config import VqaModelConfig
 
-SCHEMA_VERSION = 2  # 2: checksums of answers and words too
-WEIGHTS, CONFIG, ANSWERS, WORDS = "model.safetensors", "config.json", "answers.json", "vocab.txt"
+ANSWERS, WORDS = "answers.json", "vocab.txt"
+
+
+def _checksums_of_all(config: dict[str, Any]) -> dict[str, Any]:
+    """From version 1, which recorded the checksum of the weights alone."""
+    ours = config["s3zoo"]
+    return {**config, "s3zoo": {**ours, "sha256": {WEIGHTS: ours["sha256"], ANSWERS: None, WORDS: None}}}
+
+
+KIND = Kind(
+    "the model folder of a run of `s3zoo vqa train`", (WEIGHTS, ANSWERS, WORDS), 2, migrations={1: _checksums_of_all}
+)
+_PREPARED = ("img_size", "max_tokens", "mean", "std", "interpolation")
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 _BERT_KEYS = (
     "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act",
@@ -103,7 +116,7 @@ def load_bert(source: str, layers: int) -> tuple[BertModel, Words]:
     lost = [name for name in files if Path(place).is_dir() and not Path(place, name).is_file()]
     if lost:
         raise ValueError(f"model.bert is {source!r}, a folder without {lost[0]}; it needs {', '.join(files)}.")
-    config = _fetched(source, lambda: transformers.AutoConfig.from_pretrained(place))
+    config = _fetched(source, lambda: transformers.AutoConfig.from_pretrained(place, trust_remote_code=False))
     if not isinstance(config, BertConfig):
         raise ValueError(f"model.bert is {source!r}, a {config.model_type!r} model, but must be a BERT.")
     if layers > config.num_hidden_layers:
@@ -113,7 +126,7 @@ def load_bert(source: str, layers: int) -> tuple[BertModel, Words]:
     bert, info = _fetched(
         source, lambda: BertModel.from_pretrained(place, config=config, add_pooling_layer=False, **options)
     )
-    tokenizer = _fetched(source, lambda: BertTokenizer.from_pretrained(place))
+    tokenizer = _fetched(source, lambda: BertTokenizer.from_pretrained(place, trust_remote_code=False))
     if info["missing_keys"]:
         lacking = sorted(info["missing_keys"])[0]
         raise ValueError(f"The weights of {source!r} lack {lacking}; they are not a whole BERT.")
@@ -247,17 +260,12 @@ def make_backbone(config: VqaModelConfig, img_size: int, drop_path: float = 0.0)
     args = ({"drop_path_rate": drop_path} if drop_path else {}) | config.backbone_args
     if timm.is_model(config.backbone) and timm.get_pretrained_cfg(config.backbone).fixed_input_size:  # type: ignore[union-attr]
         args.setdefault("img_size", img_size)
-    if not timm.is_model(config.backbone) and ":" not in config.backbone:
-        near = difflib.get_close_matches(config.backbone, timm.list_models(), n=1)
-        hint = f"did you mean {near[0]!r}?" if near else "`s3zoo zoo` lists the zoo's models."
-        raise ValueError(f"model.backbone is {config.backbone!r}, which timm does not know; {hint}")
     try:
-        backbone = timm.create_model(config.backbone, pretrained=config.pretrained, num_classes=0, **args)
-    except (RuntimeError, OSError, TypeError) as error:  # no published weights, no network, unknown arguments
-        why = " ".join(str(error).split())[:160]
+        backbone = open_model(config.backbone, pretrained=config.pretrained, num_classes=0, **args)
+    except ValueError as error:
         raise ValueError(
-            f"The backbone {config.backbone!r} could not be made ({why}); set model.pretrained=false to begin with"
-            " random weights, or name a folder with model.backbone=local-dir:FOLDER."
+            f"The backbone {config.backbone!r} could not be made ({str(error).rstrip('.')}); set model.pretrained=false"
+            " to begin with random weights, or name a folder with model.backbone=local-dir:FOLDER."
         ) from None
     if isinstance(backbone, ZooModel) and "img_size" not in args:
         backbone.set_input_size(img_size)  # type: ignore[operator]
@@ -300,7 +308,6 @@ def save(
         args = dict(config.backbone_args)
         if backbone.pretrained_cfg.get("fixed_input_size"):
             args.setdefault("img_size", data["img_size"])
-    sums: dict[str, str] = {}
     content: dict[str, Any] = {
         "model_type": "s3zoo_vqa",
         "backbone": {"architecture": name, "model_args": args},
@@ -310,40 +317,87 @@ def save(
         "matching": model.matching is not None,
         "num_answers": len(answers),
         "data": data,
-        "s3zoo": {"schema_version": SCHEMA_VERSION, "version": __version__, "provenance": provenance, "sha256": sums},
+        "s3zoo": {"schema_version": KIND.schema_version, "version": __version__, "provenance": provenance},
     }
-    tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in model.state_dict().items()}
-    with replacing(folder / WEIGHTS) as temporary:
-        save_file(tensors, temporary, metadata={"format": "pt"})
-        sums[WEIGHTS] = sha256(temporary)
-    with replacing(folder / ANSWERS) as temporary:
-        temporary.write_text(json.dumps(list(answers), indent=0) + "\n", encoding="utf-8")
-        sums[ANSWERS] = sha256(temporary)
-    with replacing(folder / WORDS) as temporary:
-        temporary.write_text("".join(word + "\n" for word in words.vocabulary), encoding="utf-8")
-        sums[WORDS] = sha256(temporary)
-    with replacing(folder / CONFIG) as temporary:
-        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    texts = {
+        ANSWERS: json.dumps(list(answers), indent=0) + "\n",
+        WORDS: "".join(word + "\n" for word in words.vocabulary),
+    }
+    KIND.write(folder, model.state_dict(), content, texts)
 
 
 def load(folder: Path) -> tuple[VqaModel, Words, list[str], dict[str, Any]]:
-    """Model in evaluation mode, words, answers and config of a folder that `save` wrote."""
-    for name in (CONFIG, WEIGHTS, ANSWERS, WORDS):
-        if not (folder / name).is_file():
-            raise ValueError(f"{str(folder)!r} holds no {name}; give the model folder of a run of `s3zoo vqa train`.")
-    content = read_json(folder / CONFIG)
-    if content.get("model_type") != "s3zoo_vqa":
-        raise ValueError(f"{str(folder)!r} is not a visual-question-answering model; `s3zoo vqa train` writes those.")
-    if content["s3zoo"]["schema_version"] != SCHEMA_VERSION:
-        raise ValueError(f"{str(folder)!r} was written by another release of s3zoo; use that one.")
-    for name in (WEIGHTS, ANSWERS, WORDS):
-        if sha256(folder / name) != content["s3zoo"]["sha256"][name]:
-            raise ValueError(f"{name} in {str(folder)!r} is not the one that {CONFIG} names; copy the folder again.")
+    """Model in evaluation mode, words, answers and config of a folder that `save` wrote; it reaches nothing else."""
+    folder = model_folder(folder) or folder
+    content = KIND.read(folder)
+    vocabulary = _text(folder / WORDS).split("\n")[:-1]
     answers = read_json(folder / ANSWERS)
-    words = Words((folder / WORDS).read_text(encoding="utf-8").split("\n")[:-1], content["lowercase"])
+    try:
+        _check(content, answers, vocabulary)
+    except ValueError as error:
+        said = str(error).rstrip(".")
+        raise ValueError(f"{str(folder)!r} is no model of `s3zoo vqa train`: {said}; copy it again.") from None
+    words = Words(vocabulary, content["lowercase"])
     made = content["backbone"]
-    backbone = timm.create_model(made["architecture"], num_classes=0, **made["model_args"])
+    backbone = open_model(made["architecture"], pretrained=False, num_classes=0, **made["model_args"])
     bert = BertModel(BertConfig(**content["bert"]), add_pooling_layer=False)
     model = VqaModel(backbone, bert, len(answers), content["head_dropout"], content["matching"])
-    model.load_state_dict(load_file(folder / WEIGHTS))
+    load_weights(model, read_checkpoint(folder / WEIGHTS), f"{str(folder)!r}")
     return model.eval(), words, answers, content
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ValueError(f"{str(path)!r} is no text; copy the folder again.") from None
+
+
+def _check(content: dict[str, Any], answers: Any, vocabulary: list[str]) -> None:
+    """Refuse a config with other fields or types than `save` writes."""
+    number = (int, float)
+    fields: Fields = {"model_type": str, "backbone": dict, "bert": dict, "data": dict, "num_answers": int}
+    check_fields(content, {**fields, "lowercase": bool, "matching": bool, "head_dropout": number})
+    if content["model_type"] != "s3zoo_vqa":
+        raise ValueError(f"its model_type is {content['model_type'][:60]!r} instead of 's3zoo_vqa'")
+    if not isinstance(answers, list) or not answers or not all(isinstance(answer, str) for answer in answers):
+        raise ValueError(f"{ANSWERS} is no list of answers")
+    if content["num_answers"] != len(answers):
+        raise ValueError(f"{ANSWERS} has {len(answers)} answers, but num_answers is {content['num_answers']}")
+    made, bert, data = content["backbone"], content["bert"], content["data"]
+    for name, given, known in (
+        ("backbone", made, ("architecture", "model_args")), ("bert", bert, _BERT_KEYS), ("data", data, _PREPARED)
+    ):  # fmt: skip
+        if unknown := sorted(set(given) - set(known)):
+            raise ValueError(f"{name} has the unknown field {unknown[0]!r}")
+    check_fields(made, {"architecture": str, "model_args": dict})
+    if not timm.is_model(made["architecture"]):
+        raise ValueError(f"its backbone {made['architecture'][:60]!r} is no model of timm or s3zoo")
+    check_args(made["architecture"], made["model_args"])
+    decimal = ("hidden_dropout_prob", "attention_probs_dropout_prob", "layer_norm_eps")
+    check_fields(bert, {key: number if key in decimal else str if key == "hidden_act" else int for key in _BERT_KEYS})
+    if bert["hidden_act"] not in transformers.activations.ACT2FN:
+        raise ValueError(f"bert.hidden_act is {bert['hidden_act'][:60]!r}, which transformers does not know")
+    for key, most in (("vocab_size", len(vocabulary)), ("hidden_size", 1 << 14), ("num_hidden_layers", 1000)):
+        _between(bert, key, 1, most)
+    for key in ("num_attention_heads", "intermediate_size", "max_position_embeddings", "type_vocab_size"):
+        _between(bert, key, 1, 1 << 16)
+    _between(bert, "pad_token_id", 0, bert["vocab_size"] - 1)
+    for key in decimal:
+        _between(bert, key, 0, 1)
+    if bert["vocab_size"] != len(vocabulary) or bert["hidden_size"] % bert["num_attention_heads"]:
+        raise ValueError("bert does not have a vector for each word, or its width is no multiple of its heads")
+    _between(content, "head_dropout", 0, 1)
+    check_fields(data, {"img_size": int, "max_tokens": int, "mean": list, "std": list, "interpolation": str})
+    _between(data, "img_size", 1, 1 << 14)
+    _between(data, "max_tokens", 3, bert["max_position_embeddings"])
+    values = [*data["mean"], *data["std"]]
+    if len(values) != 6 or not all(isinstance(value, number) for value in values) or not all(data["std"]):
+        raise ValueError("data.mean and data.std are not three numbers each")
+    if data["interpolation"] not in INTERPOLATIONS:
+        raise ValueError(f"data.interpolation is {data['interpolation'][:60]!r}, not {' or '.join(INTERPOLATIONS)}")
+
+
+def _between(values: dict[str, Any], key: str, low: int, high: int) -> None:
+    if not low <= values[key] <= high:
+        raise ValueError(f"{key} is {values[key]}, not from {low} to {high}")
