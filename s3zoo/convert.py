@@ -45,7 +45,7 @@ def convert(
         ema: take the averaged weights of a file that has both.
     """
     if Path(checkpoint).expanduser().resolve() == (Path(folder).expanduser() / WEIGHTS).resolve():
-        raise ValueError(f"--to is {str(folder)!r}, whose {WEIGHTS} is the checkpoint that is read; give another folder.")
+        raise ValueError(f"--to is {str(folder)!r}, which holds the checkpoint that is read; give another folder.")
     state_dict = read_checkpoint(checkpoint, ema=ema)
     family, official = _family(state_dict)
     if arch is not None:
@@ -86,7 +86,7 @@ def _published_name(family: Family, official: Official, state_dict: Mapping[str,
     if number not in official.models:
         raise ValueError(f"No published {family.name} network has {what}; name the model or give its architecture.")
     name = official.models[number]
-    check = getattr(import_module(family.module), "check_official", None)
+    check: Any = getattr(import_module(family.module), "check_official", None)
     for larger in model_names(family.name) if check else []:  # s3_small_384 is s3_small with other windows
         if larger.startswith(f"{name}_"):
             with suppress(ValueError, KeyError):
