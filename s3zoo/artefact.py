@@ -153,9 +153,9 @@ def load_model_config(folder: str | Path, *, verify: bool = False, plain: bool =
     With `plain`, the folder may also be one that was exported for plain timm.
     """
     folder = Path(folder).expanduser()
+    config = read_network(folder)
     if not (folder / WEIGHTS).is_file():
         raise ValueError(f"{str(folder)!r} holds no {WEIGHTS}; give a folder with {WEIGHTS} and {CONFIG}.")
-    config = read_network(folder)
     ours, args, where = config.get("s3zoo") or {}, config.get("model_args") or {}, repr(str(folder / CONFIG))
     if ours.keys() == {"provenance"}:  # by `s3zoo train`
         raise ValueError(

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import json
+import os
+import random
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +14,14 @@ import pytest
 import timm
 import torch
 from safetensors import SafetensorError, safe_open
+from timm.models import save_for_hf
 from torch import nn
 
 from s3zoo import artefact
 from s3zoo.arch import Arch, AutoFormerBlock, GLiTBlock, S3Block, Stage
+from s3zoo.hub import make_repository
+from s3zoo.models import folder as folders
+from s3zoo.models.open import open_model
 
 ARCHS = {
     "s3": Arch(
@@ -147,8 +155,8 @@ def test_a_full_disk_leaves_the_old_model(tmp_path: Path, monkeypatch: pytest.Mo
         path.write_bytes(b"half")
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr(artefact, "save_file", full_disk)
-    with pytest.raises(ValueError, match=f"disk is full: {tmp_path / 'model.safetensors'} could not be written"):
+    monkeypatch.setattr(folders, "save_file", full_disk)
+    with pytest.raises(ValueError, match="disk is full: .*model.safetensors could not be written"):
         artefact.save_model(tmp_path, build("glit", seed=1))
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
 
@@ -187,11 +195,11 @@ def test_load_model_config_refuses(tmp_path: Path) -> None:
             artefact.load_model_config(tmp_path)
         assert "\n" not in str(caught.value)
 
-    refused("{", "not valid JSON")
-    refused("[]", "was not written by s3zoo")
+    refused("{", "is not valid")
+    refused("[]", "is not valid")
     refused({k: v for k, v in good.items() if k != "s3zoo"}, "was not written by s3zoo")
     refused(good | {"model_args": {}}, "was not written by s3zoo")
-    refused(good | {"s3zoo": good["s3zoo"] | {"schema_version": 2}}, "schema_version 2")
+    refused(good | {"s3zoo": good["s3zoo"] | {"schema_version": 2}}, "schema_version is 2, but must be 1: a newer")
     refused(good | {"model_args": {"arch": {"family": "x"}}}, "lacks the field")
     path.write_text(json.dumps(good))
 
@@ -205,3 +213,142 @@ def test_load_model_config_refuses(tmp_path: Path) -> None:
     weights.unlink()
     with pytest.raises(ValueError, match="holds no model.safetensors"):
         artefact.load_model_config(tmp_path)
+
+
+# Whatever stands in a config.json, it is answered in a sentence, and reaches nothing outside its folder.
+
+WRONG: list[Any] = [None, True, -1, 10**12, 1.5, "", "x" * 300, "/etc/passwd", "http://127.0.0.1:9/", [], [[]], {}]
+
+
+def places(node: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    inside = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    return [path] * bool(path) + [place for key, value in inside for place in places(value, (*path, key))]
+
+
+def put(node: Any, path: tuple[Any, ...], value: Any) -> Any:
+    node = copy.deepcopy(node)
+    inner = node
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    return node
+
+
+@pytest.mark.parametrize("verb", ["load_model_config", "open_model"])
+def test_no_config_makes_a_traceback(verb: str, tmp_path: Path) -> None:
+    artefact.save_model(tmp_path, build("glit"), pretrained_cfg={"label_names": list("abcdefg")})
+    path, good = tmp_path / "config.json", config(tmp_path)
+    rng, tried = random.Random(0), 0
+    cases = [(place, value) for place in places(good) for value in WRONG]
+    for place, value in rng.sample(cases, 250 if verb == "load_model_config" else 120):
+        path.write_text(json.dumps(put(good, place, value)))
+        try:
+            artefact.load_model_config(tmp_path, verify=True) if verb == "load_model_config" else open_model(str(tmp_path))
+        except ValueError as error:
+            tried += 1
+            assert "\n" not in str(error) and len(str(error)) < 600, (place, value)
+    assert tried > 50
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("checkpoint_path", "/etc/passwd"),
+        ("pretrained_cfg_overlay", {"url": "http://127.0.0.1:9/x.pth"}),
+        ("pretrained_strict", False),
+        ("pretrained_tower", "/etc/passwd"),
+        ("arch", "/etc/passwd"),
+        ("features_only", True),
+        ("cache_dir", "/tmp"),
+    ],
+)
+def test_arguments_of_a_closed_list(key: str, value: Any, tmp_path: Path) -> None:
+    artefact.save_model(tmp_path, build("autoformer"))
+    (tmp_path / "config.json").write_text(json.dumps(put(config(tmp_path), ("model_args", key), value)))
+    with pytest.raises(ValueError, match=f"model_args.* {key}|{key!r}"):
+        open_model(str(tmp_path))
+    with pytest.raises((ValueError, TypeError), match=key):  # TypeError: what timm's create_model passes itself
+        timm.create_model(f"local-dir:{tmp_path}", pretrained=True)
+
+
+def test_a_network_of_timm_loads_whole_or_not_at_all(tmp_path: Path) -> None:
+    model = timm.create_model("test_vit", num_classes=3)
+    save_for_hf(model, tmp_path, model_config={"num_classes": 3})
+    assert torch.equal(open_model(str(tmp_path)).head.weight, model.head.weight)
+    written = config(tmp_path)
+    for key, value in (("pretrained_strict", False), ("checkpoint_path", "x"), ("weight_init", "/etc/passwd")):
+        (tmp_path / "config.json").write_text(json.dumps(written | {"model_args": {key: value}}))
+        with pytest.raises(ValueError, match="model_args"):
+            open_model(str(tmp_path))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers(value: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build("glit")  # which has statistics of batch norms too
+    for name in ("head.weight", next(n for n, _ in model.named_buffers() if n.endswith("running_var"))):
+        broken = copy.deepcopy(model)
+        broken.state_dict()[name].view(-1)[1] = value
+        artefact.save_model(tmp_path / name, broken)
+        for way in (lambda at: open_model(str(at)), lambda at: make_repository(at, tmp_path / "out")):
+            with pytest.raises(ValueError, match=f"NaN or infinite values in {name}.*S3ZOO_ALLOW_NONFINITE=1"):
+                way(tmp_path / name)
+        assert not (tmp_path / "out").exists()
+    monkeypatch.setenv("S3ZOO_ALLOW_NONFINITE", "1")
+    assert not open_model(str(tmp_path / "head.weight")).head.weight.isfinite().all()
+
+
+# A kill at any moment
+
+
+def test_after_a_kill_a_folder_is_the_old_model_or_the_new_one(tmp_path: Path) -> None:
+    """Every change of the disk that saving makes is counted, and the process dies before each in turn."""
+    from s3zoo.files import settle
+
+    old, new = build("glit"), build("glit", seed=1)
+    changes = ("replace", "rename", "link", "unlink", "rmdir", "mkdir", "chmod")
+    expected = [{n: t.clone() for n, t in m.state_dict().items()} for m in (old, new)]
+    seen = set()
+    for moment in itertools.count():
+        place = tmp_path / str(moment) / "model"
+        artefact.save_model(place, old)
+        child = os.fork()
+        if not child:
+            left = moment
+
+            def dies(change: Any) -> Any:
+                def call(*args: Any, **kwargs: Any) -> Any:
+                    nonlocal left
+                    if not left:
+                        os._exit(7)
+                    left -= 1
+                    return change(*args, **kwargs)
+
+                return call
+
+            for name in changes:
+                setattr(os, name, dies(getattr(os, name)))
+            artefact.save_model(place, new)
+            os._exit(0)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        settle(place)
+        artefact.load_model_config(place, verify=True)
+        found = open_model(str(place)).state_dict()
+        (which,) = [i for i, weights in enumerate(expected) if all(torch.equal(found[n], weights[n]) for n in found)]
+        seen.add(which)
+        if code == 0:
+            break
+        assert code == 7
+    assert moment > 5 and seen == {0, 1}
+
+
+def test_modes_follow_the_umask_and_the_source_is_not_written_over(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        artefact.save_model(tmp_path / "model", build("glit"))
+        make_repository(tmp_path / "model", tmp_path / "out")
+    finally:
+        os.umask(before)
+    files = [path for name in ("model", "out") for path in (tmp_path / name).iterdir()]
+    assert len(files) == 6 and {path.stat().st_mode & 0o777 for path in files} == {0o640}
+    with pytest.raises(ValueError, match="is the model that is read; give another place"):
+        make_repository(tmp_path / "model", tmp_path / "model")
