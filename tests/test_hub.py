@@ -121,7 +121,8 @@ def test_the_repository_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[s
     with torch.no_grad():
         assert loaded(IMAGE)[0].tolist() == logits(tmp_path / "run" / "model-1")
     # In place: the model's own folder becomes the repository.
-    assert hub.main([str(tmp_path / "run" / "model-0"), "--out", str(tmp_path / "run" / "model-0")]) == 0
+    with pytest.raises(ValueError, match="is the model that is read; give another place"):
+        hub.main([str(tmp_path / "run" / "model-0"), "--out", str(tmp_path / "run" / "model-0")])
     assert (tmp_path / "run/model-0/README.md").is_file()
 
 
