@@ -120,10 +120,9 @@ def test_the_repository_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[s
     loaded = timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True).eval()
     with torch.no_grad():
         assert loaded(IMAGE)[0].tolist() == logits(tmp_path / "run" / "model-1")
-    # In place: the model's own folder becomes the repository.
     with pytest.raises(ValueError, match="is the model that is read; give another place"):
         hub.main([str(tmp_path / "run" / "model-0"), "--out", str(tmp_path / "run" / "model-0")])
-    assert (tmp_path / "run/model-0/README.md").is_file()
+    assert not (tmp_path / "run/model-0/README.md").exists()
 
 
 def test_the_repository_of_a_plain_timm_export(tmp_path: Path) -> None:
