@@ -27,6 +27,7 @@ COMMANDS = {
     "convert": Command("s3zoo.convert:main", "turn an official checkpoint into safetensors and config.json"),
     "search": Command("s3zoo.search.command:main", "search an architecture"),
     "train": Command("s3zoo.training.command:main", "train, finetune, probe or distil a model on your images"),
+    "config": Command("s3zoo.training.registry:main", "list the configs, or write one as a Python file of your own"),
     "evaluate": Command("s3zoo.evaluate:main", "accuracy, size, speed and memory of models on a dataset"),
     "predict": Command("s3zoo.predict:main", "the five likeliest classes of an image"),
     "publish": Command("s3zoo.hub:main", "make a Hugging Face Hub repository of a run or a model folder, and push it"),

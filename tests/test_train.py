@@ -33,6 +33,7 @@ from s3zoo.training.datasets import DATASETS, find_data
 from s3zoo.training.distributed import Ranks
 from s3zoo.training.log import Log
 from s3zoo.training.loop import Stop, layer_scales
+from s3zoo.training.registry import entry, names
 from s3zoo.training.run import Training, freeze, resolved
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -457,13 +458,13 @@ def test_tiny_imagenet_as_it_is_unpacked(tmp_path):
     assert next(data.test_batches())[1].tolist() == [0, 1, 2]
 
 
-RECIPES = sorted(path.stem for path in (ROOT / "configs/train").glob("*.py"))
+RECIPES = sorted(names("train"))
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_loads_says_what_it_costs_and_names_known_models(name):
     run = load_config(name, TrainRun, "train")
-    text = (ROOT / f"configs/train/{name}.py").read_text()
+    text = entry(name, "train").text
     assert run.name == name and "Expected:" in text and "Cost:" in text and "Command:" in text
     assert f"tools/train.py {name}" in text or name in ("finetune", "probe", "scratch")
     assert timm.is_model(run.model) and (not run.weights or timm.is_model(run.weights))

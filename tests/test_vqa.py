@@ -25,6 +25,7 @@ from s3zoo.training.config import Train, load_config
 from s3zoo.training.distributed import Ranks
 from s3zoo.training.log import Log
 from s3zoo.training.loop import Interrupted, Stop
+from s3zoo.training.registry import names
 from s3zoo.transfer.vqa import model as vqa_model
 from s3zoo.transfer.vqa.config import VqaData, VqaModelConfig, VqaRun
 from s3zoo.transfer.vqa.data import (
@@ -734,9 +735,9 @@ def test_broken_data_is_named_in_one_line(tmp_path, capsys):
 
 
 def test_every_config_is_the_papers_recipe_or_says_otherwise():
-    names = {path.stem for path in (ROOT / "configs" / "vqa").glob("*.py")}
-    assert names == {"easy_vqa", *(f"vqa_v2_{name}" for name in ("s3_tiny", "swin_tiny", "resnet50", "resnet101"))}
-    for name in names:
+    backbones = ("s3_tiny", "swin_tiny", "resnet50", "resnet101")
+    assert set(names("vqa")) == {"easy_vqa", *(f"vqa_v2_{backbone}" for backbone in backbones)}
+    for name in names("vqa"):
         run = load_config(name, VqaRun, "vqa")
         assert run.name == name and timm.is_model(run.model.backbone)
         if name == "easy_vqa":

@@ -17,6 +17,7 @@ from s3zoo.search.budget import Budget, Feasible, Pricer, extents
 from s3zoo.search.config import SearchRun
 from s3zoo.space import glit_details, glit_split
 from s3zoo.training.config import Train, load_config, overridden
+from s3zoo.training.registry import listing
 
 DEFAULT = "digits"
 
@@ -42,7 +43,11 @@ def main(argv: list[str] | None = None) -> int:
         "--check-data", action="store_true", help="first compare all test images with all training images"
     )
     parser.add_argument("--dry-run", action="store_true", help="show what would be done; needs no data")
+    parser.add_argument("--list", action="store_true", help="show the configs; `s3zoo config NAME` shows one whole")
     arguments = parser.parse_args(argv)
+    if arguments.list:
+        print(listing("search"))
+        return 0
     settings = arguments.set + ([f"data.root={arguments.data}"] if arguments.data else [])
     run = overridden(load_config(arguments.config, SearchRun, "search"), settings)
     if arguments.dry_run:

@@ -8,9 +8,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from s3zoo.paths import configs_dir
 from s3zoo.training.config import TrainRun, load_config, overridden
 from s3zoo.training.datasets import DATASETS, find_data
+from s3zoo.training.registry import listing, names
 
 EXAMPLES = """examples:
   s3zoo train digits                                    needs no download: from scratch on scikit-learn's digits
@@ -25,13 +25,18 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="s3zoo train",
         description="Train a network on your images. TARGET is a config (a recipe with its model) or a model, which is"
-        " finetuned by the recipe configs/train/finetune.py (--probe: probe.py, --scratch: scratch.py). The same"
+        " finetuned by the config `finetune` (--probe: `probe`, --scratch: `scratch`). The same"
         " command resumes an interrupted run. Under torchrun the work is shared by all processes.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("target", metavar="TARGET", help="config in configs/train or .py file; or model: timm name, hf-hub:…, folder")
+    add(
+        "target",
+        metavar="TARGET",
+        nargs="?",
+        help="config in configs/train or .py file; or model: timm name, hf-hub:…, folder",
+    )
     add("--model", help="with a config: another model than its own")
     add("--data", metavar="DATA", help=f"folder with train/ and test/ or val/; {', '.join(DATASETS)}; torch/…; hfds/…")
     add("--root", default="", help="with a dataset's name: where it is, or is to be downloaded to")
@@ -47,7 +52,13 @@ def main(argv: list[str] | None = None) -> int:
     add("--out", type=Path, help="folder of the run (default: runs/<name>)")
     add("--check-data", action="store_true", help="first compare all test images with all training images")
     add("--dry-run", action="store_true", help="show what would be done; needs no data")
+    add("--list", action="store_true", help="show the configs; `s3zoo config NAME` shows one whole")
     arguments = parser.parse_args(argv)
+    if arguments.list:
+        print(listing("train"))
+        return 0
+    if arguments.target is None:
+        parser.error("name a config or a model; --list shows the configs")
     run, name = configured(arguments)
     if arguments.dry_run:
         print(plan(run))
@@ -64,7 +75,7 @@ def main(argv: list[str] | None = None) -> int:
 def configured(arguments: argparse.Namespace) -> tuple[TrainRun, str]:
     """The run that the command line asks for, and a name for its folder."""
     target = arguments.target
-    is_config = target.endswith(".py") or (configs_dir() / "train" / f"{target}.py").is_file()
+    is_config = target.endswith(".py") or target in names("train")
     if is_config:
         run, name = load_config(target, TrainRun, "train"), ""
     else:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import ast
 import dataclasses
 import difflib
-import importlib.util
 import math
 import typing
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from s3zoo.checks import Amount, BelowOne, Count, Range, Seed, Share, Threads, Workers, check, declared, typed
-from s3zoo.paths import configs_dir
 from s3zoo.space import SPACES, Space
+from s3zoo.training.registry import load_config as load_config  # for configs of users
 
 
 @dataclass(frozen=True)
@@ -176,37 +174,6 @@ class TrainRun(Run):
 
 
 T = TypeVar("T")
-
-
-def load_config(source: str, kind: type[T], folder: str) -> T:
-    """The `config` of a Python file, given by path or by the name of a file in `configs/<folder>`."""
-    known = {path.stem: path for path in sorted((configs_dir() / folder).glob("[!_]*.py"))}
-    path = Path(source).expanduser()
-    if path.suffix != ".py":
-        if source not in known:
-            near = difflib.get_close_matches(source, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else "."
-            raise ValueError(
-                f"No config is called {source!r}; there are {', '.join(known)}, or give a path ending in .py{hint}"
-            )
-        path = known[source]
-    if not path.is_file():
-        raise ValueError(f"No config file at {source!r}; give a path ending in .py or one of {', '.join(known)}.")
-    spec = importlib.util.spec_from_file_location(f"s3zoo_config_{path.stem}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:  # a config is a program: anything may go wrong in it
-        reason = " ".join(str(error).split()).rstrip(".")
-        kind_of = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-        raise ValueError(f"The config {source!r} cannot be read: {kind_of}{reason}.") from error
-    config = getattr(module, "config", None)
-    if not isinstance(config, kind):
-        raise ValueError(
-            f"The config {source!r} must define `config`, a {kind.__name__}; it has {type(config).__name__}."
-        )
-    return config
 
 
 # `--set a.b=value`

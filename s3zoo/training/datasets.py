@@ -42,15 +42,17 @@ DATASETS = {
 
 
 def find_data(spec: str, root: str = "", download: bool = False, like: Data = AS_MODEL) -> Data:
-    """The dataset that `--data` names; a folder is seen as `like` says.
+    """The dataset that `--data` names, seen as the recipe `like` says: its augmentation, and its size if it has one.
 
     A folder without a training split is where the dataset of `like` lies, if that has a name.
     """
+    if spec == "digits":  # 8 x 8 grey pixels are seen in a way of their own
+        return dataclasses.replace(DATASETS[spec], root=root, download=download)
     if spec in DATASETS:
-        data = dataclasses.replace(DATASETS[spec], root=root, download=download)
-        if spec == "digits" or not root:
-            return data
-        return _in_folders(data) if _has_training(root) else data
+        own = {key: getattr(DATASETS[spec], key) for key in ("name", "train_split", "test_split", "num_classes")}
+        size = like.img_size or DATASETS[spec].img_size
+        data = dataclasses.replace(like, **own, img_size=size, classes=(), root=root, download=download)
+        return _in_folders(data) if root and _has_training(root) else data
     if spec.startswith(("torch/", "hfds/")):
         return dataclasses.replace(like, name=spec, root=root, download=download, num_classes=0)
     if exists(Path(os.path.expanduser(spec)), "--data"):

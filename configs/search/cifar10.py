@@ -1,0 +1,262 @@
+"""The papers' searches on CIFAR-10 at 32 x 32, small enough for two cores and an evening."""
+
+from dataclasses import replace
+
+from s3zoo.search.config import ArchSearch, Final, SearchRun
+from s3zoo.search.space_search import SpaceSearch
+from s3zoo.space import AUTOFORMER_TINY, S4_CLIP, S4_SHUNTED, S4_SWIN, S4_VIT, glit_space, s3_space
+from s3zoo.training.config import Tower, Train
+from s3zoo.training.recipes import CIFAR10
+from s3zoo.training.registry import Registry, load_config
+
+configs = Registry()
+
+
+@configs.add
+def cifar10_s3_2core() -> SearchRun:
+    """S3 on CIFAR-10 at 32 x 32 for two cores: a small hierarchical space, two shifts, the winner finetuned.
+
+    Expected:  not measured at this length; no paper has a figure for networks this small. A trial with `--set
+               data.train_limit=5000 --set data.holdout=1000 --set threads=1` (seed 0, 13 minutes of one core) gave
+               42.7 % of the test images with 186K parameters.
+    Cost:      3 x 3 epochs of supernets with four networks a step, 300 + 200 scored networks, 12 epochs of
+               finetuning; 55 TMACs (estimate), or about 70 minutes at an assumed 14 GMAC/s in training and 10
+               GMAC/s in scoring.
+    Command:   python tools/search.py cifar10_s3_2core --data /path/to/cifar10
+
+    The place holds train/ and test/ with class folders, or train.tar and test.tar. Or let torchvision fetch the
+    images: `--set data.name=torch/cifar10 --set data.download=true --data cifar10`. Unlike the paper's, each
+    supernet begins with the previous one's weights, evolve steps are a choice apart or less, and tau is 1: briefly
+    trained small networks differ by more percentage points, and the space would run away with 0.4.
+    """
+    return SearchRun(
+        name="cifar10_s3_2core",
+        space=s3_space(  # feature maps of 8 x 8, 4 x 4 and 2 x 2: no window is larger than 8
+            "cifar10_s3",
+            depth=(1, 2, 3),
+            embed=(32, 48, 64),
+            window=(2, 4),
+            heads=(2, 3, 4),
+            mlp=(2, 2.5, 3),
+            steps=(1, 8, 2, 1, 0.5),
+            head_dim=16,
+            num_stages=3,
+            patch_size=4,
+        ),
+        data=CIFAR10,
+        supernet=Train(
+            epochs=3, batch_size=128, lr=2e-3, warmup_epochs=0.5, drop_path=0.0, sampling="sandwich", warm_start=True
+        ),
+        space_search=SpaceSearch(
+            method="s3", iterations=2, samples=150, tau=1.0, limit_metric="macs", upper=6e6, backtrack=True
+        ),
+        arch_search=ArchSearch(
+            budgets=("params<=250K, macs<=6M",), population=40, generations=5, crossover=20, mutation=20
+        ),
+        final=Final(mode="finetune", train=Train(epochs=12, batch_size=128, lr=1e-3, warmup_epochs=0.5, drop_path=0.0)),
+    )
+
+
+@configs.add
+def cifar10_s4_vit_2core() -> SearchRun:
+    """S4-ViT on CIFAR-10 at 32 x 32 for two cores: a space of small ViTs moves three times below 120K parameters.
+
+    Expected:  not measured yet; no paper has a figure for networks this small.
+    Cost:      4 x 6 epochs of supernets, 480 + 200 scored networks, 20 epochs of retraining; 66 TMACs (estimate),
+               or about 65 minutes at an assumed 18 GMAC/s in training and 14 GMAC/s in scoring.
+    Command:   python tools/search.py cifar10_s4_vit_2core --data /path/to/cifar10
+
+    Images as for cifar10_s3_2core. As in the paper, the first space breaks the limit: its largest network has 154K
+    parameters.
+    """
+    choices = {
+        "depth": (3, 4, 5),
+        "embed_dim": (40, 48, 56),
+        "num_heads": (1, 2, 3, 4),
+        "mlp_ratio": (1.5, 2),
+        "head_dim": (16,),
+    }
+    return SearchRun(
+        name="cifar10_s4_vit_2core",
+        space=replace(S4_VIT.replaced(choices, name="cifar10_s4_vit"), patch_size=4),
+        data=CIFAR10,
+        supernet=Train(
+            epochs=6, batch_size=128, lr=2e-3, warmup_epochs=0.5, drop_path=0.0, sampling="uniform", warm_start=True
+        ),
+        space_search=SpaceSearch(method="s4", iterations=3, pairs=20, limit_metric="params", upper=120e3),
+        arch_search=ArchSearch(budgets=("params<=120K",), population=40, generations=5, crossover=20, mutation=20),
+        final=Final(mode="retrain", train=Train(epochs=20, batch_size=128, lr=2e-3, warmup_epochs=1, drop_path=0.0)),
+    )
+
+
+@configs.add
+def cifar10_s4_swin_2core() -> SearchRun:
+    """S4-Swin on CIFAR-10 at 32 x 32 for two cores: a space of small Swins moves three times below 500K parameters.
+
+    Expected:  not measured yet; no paper has a figure for networks this small.
+    Cost:      4 x 6 epochs of supernets, all networks of four spaces (27 each) scored, 20 epochs of retraining;
+               about 75 minutes of one core, extrapolated from 20 measured steps.
+    Command:   python tools/search.py cifar10_s4_swin_2core --data /path/to/cifar10
+
+    Images as for cifar10_s3_2core. Maps of 16, 8, 4 and 2 patches a side, windows of 4. As in the paper, the first
+    space breaks the limit: its largest network has 716K parameters.
+    """
+    vit = cifar10_s4_vit_2core()
+    choices = {
+        "embed_dim": (12, 18, 24),
+        "mlp_ratio": (1.5, 2, 2.5),
+        "stage3.depth": (1, 2, 3),
+        "other_depths": (1,),
+        "window_size": (4,),
+    }
+    return replace(
+        vit,
+        name="cifar10_s4_swin_2core",
+        space=replace(S4_SWIN.replaced(choices, name="cifar10_s4_swin"), patch_size=2),
+        space_search=replace(vit.space_search, upper=500e3),
+        arch_search=replace(
+            vit.arch_search, budgets=("params<=500K",), population=20, generations=2, crossover=8, mutation=8
+        ),
+    )
+
+
+@configs.add
+def cifar10_s4_shunted_2core() -> SearchRun:
+    """S4-Shunted on CIFAR-10 at 32 x 32 for two cores: a space of small networks moves three times below 900K
+    parameters.
+
+    Expected:  not measured yet; no paper has a figure for networks this small.
+    Cost:      4 x 6 epochs of supernets, all networks of four spaces (18 each) scored, 20 epochs of retraining;
+               about 70 minutes of one core (estimate).
+    Command:   python tools/search.py cifar10_s4_shunted_2core --data /path/to/cifar10
+
+    Images as for cifar10_s3_2core. Maps of 8, 4, 2 and 1 patches a side; the stem has no extra convolution, which
+    would cost more than all else at this size. The first space breaks the limit (the paper's does not): its largest
+    network has 1.16M parameters.
+    """
+    swin = cifar10_s4_swin_2core()
+    choices = {"embed_dim": (12, 16, 20), "mlp_ratio": (3, 4, 5), "depth": (1, 2)}
+    return replace(
+        swin,
+        name="cifar10_s4_shunted_2core",
+        space=replace(S4_SHUNTED.replaced(choices, name="cifar10_s4_shunted"), stem_depth=0),
+        space_search=replace(swin.space_search, upper=900e3),
+        arch_search=replace(swin.arch_search, budgets=("params<=900K",), calibration_images=512),
+    )
+
+
+@configs.add
+def cifar10_s4_clip_2core() -> SearchRun:
+    """S4's decoder beside a small frozen CLIP tower on CIFAR-10 at 112 x 112 for two cores, below 800K parameters.
+
+    Expected:  not measured yet; the tower's weights could not be fetched where this was written.
+    Cost:      17,500 images through the tower, once; then 4 x 6 epochs of supernets, up to 480 + 200 scored
+               networks and 20 epochs of retraining without it, and 10,000 test images through it; about 40 minutes
+               of one core, extrapolated from 20 measured steps. 2.7 GB of disk for three layers of features, 0.9 GB
+               more for each that the decoders grow.
+    Command:   python tools/search.py cifar10_s4_clip_2core --data /path/to/cifar10
+
+    Images as for cifar10_s3_2core, 15,000 of them for training. The tower is TinyCLIP's ViT with 8.15M parameters,
+    fetched by timm; `--set tower.weights=FILE` takes its weights from a file, and `--set tower.weights=random` is a
+    trial without. Images are not augmented, so all features are kept; runs with the same images share them through
+    `--set tower.cache_dir=FOLDER`.
+    """
+    vit = cifar10_s4_vit_2core()
+    clip = load_config("s4_clip_cifar10", SearchRun, "search")
+    choices = {
+        "depth": (2, 3),
+        "embed_dim": (32, 48, 64),
+        "num_heads": (1, 2, 3, 4),
+        "mlp_ratio": (1, 1.5),
+        "head_dim": (32,),
+    }
+    return replace(
+        vit,
+        name="cifar10_s4_clip_2core",
+        space=S4_CLIP.replaced(choices, name="cifar10_s4_clip"),
+        data=replace(
+            vit.data,
+            img_size=112,
+            holdout=2_500,
+            train_limit=15_000,
+            mean=clip.data.mean,
+            std=clip.data.std,
+            scale=(1, 1),
+            ratio=(1, 1),
+            random_crop_pad=0,
+            hflip=0.0,
+        ),
+        space_search=replace(vit.space_search, upper=800e3),
+        arch_search=replace(vit.arch_search, budgets=("params<=800K",)),
+        tower=Tower("vit_xsmall_patch16_clip_224.tinyclip_yfcc15m", cache="all"),
+    )
+
+
+@configs.add
+def cifar10_autoformer_2core() -> SearchRun:
+    """AutoFormer on CIFAR-10 at 32 x 32 for two cores: one supernet, one search, weights as inherited.
+
+    Expected:  not measured at this length; no paper has a figure for networks this small. A trial with `--set
+               data.train_limit=5000 --set data.holdout=1000 --set threads=1` (seed 0, 15 minutes of one core) gave
+               38.1 % of the test images with 125K parameters.
+    Cost:      20 epochs of the supernet and 250 scored networks; 51 TMACs (estimate), or about 50 minutes at an
+               assumed 18 GMAC/s in training and 14 GMAC/s in scoring.
+    Command:   python tools/search.py cifar10_autoformer_2core --data /path/to/cifar10
+
+    Images as for cifar10_s3_2core.
+    """
+    choices = {
+        "depth": (4, 5, 6),
+        "embed_dim": (48, 64, 80),
+        "num_heads": (2, 3, 4),
+        "mlp_ratio": (1.5, 2),
+        "head_dim": (16,),
+    }
+    return SearchRun(
+        name="cifar10_autoformer_2core",
+        space=replace(AUTOFORMER_TINY.replaced(choices, name="cifar10_autoformer"), patch_size=4),
+        data=CIFAR10,
+        supernet=Train(epochs=20, batch_size=128, lr=2e-3, warmup_epochs=1, drop_path=0.0, sampling="uniform"),
+        space_search=SpaceSearch(method="none"),
+        arch_search=ArchSearch(budgets=("params<=150K",), population=50, generations=5),
+        final=Final(mode="inherit", train=Train(epochs=20, batch_size=128, lr=2e-3, warmup_epochs=1, drop_path=0.0)),
+    )
+
+
+@configs.add
+def cifar10_glit_2core() -> SearchRun:
+    """GLiT on CIFAR-10 at 32 x 32 for two cores: the split of the heads, then the details of the blocks.
+
+    Expected:  not measured yet; no paper has a figure for networks this small.
+    Cost:      in each of two stages a supernet of 10 epochs, 200 scored networks and two trainings of 8 epochs; 83
+               TMACs (estimate), or about 60 minutes at an assumed 25 GMAC/s in training and 20 GMAC/s in scoring.
+    Command:   python tools/search.py cifar10_glit_2core --data /path/to/cifar10
+
+    Images as for cifar10_s3_2core. Kernels span one, two and three rows of the 8 x 8 tokens and a little more, as
+    the paper's 17, 31 and 45 do for its 14 x 14. The learning rate is the paper's, scaled to the batch.
+    """
+    return SearchRun(
+        name="cifar10_glit_2core",
+        space=glit_space("cifar10_glit", 48, 3, depth=6, kernels=(11, 19, 27), mlp=(1, 2, 3), patch_size=4),
+        hierarchy="glit",
+        data=CIFAR10,
+        supernet=Train(
+            epochs=10,
+            batch_size=128,
+            opt="sgd",
+            lr=0.025,
+            min_lr=0.0,
+            warmup_epochs=0,
+            weight_decay=1e-4,
+            drop_path=0.0,
+            sampling="uniform",
+            sharing="classical",
+        ),
+        space_search=SpaceSearch(method="none"),
+        arch_search=ArchSearch(
+            budgets=("macs<=9M",), population=40, generations=5, crossover=20, mutation=20, p_block=0.1
+        ),
+        final=Final(
+            mode="retrain", top=2, train=Train(epochs=8, batch_size=128, lr=2e-3, warmup_epochs=1, drop_path=0.0)
+        ),
+    )
