@@ -25,8 +25,9 @@ slow: $(READY) ## the slow tests
 search: $(READY) ## the whole S3 search on digits, a few minutes; the network is in runs/digits/model
 	$(PY) tools/search.py
 
-zoo: $(READY) ## write the model cards and docs/zoo.html again, after a model was added or changed
+zoo: $(READY) ## write what is generated again: model cards, docs/zoo.html and zoo.svg, docs/api.md
 	$(PY) tools/zoo.py --cards --html docs/zoo.html --plot docs/zoo.svg
+	$(PY) docs/generate_api.py
 
 clean: ## remove .venv, caches and build products
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

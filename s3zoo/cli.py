@@ -107,6 +107,9 @@ def run(command: Callable[[list[str]], int], argv: list[str]) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
+    if sys.platform == "win32":  # locks and signals are POSIX
+        print("s3zoo: Windows is not supported; run s3zoo on Linux, macOS or in WSL 2.", file=sys.stderr)
+        return 2
     argv = sys.argv[1:] if argv is None else argv
     commands = available()
     width = max(map(len, commands))

@@ -4,6 +4,7 @@ import importlib.metadata
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -60,6 +61,24 @@ def test_help_lists_what_exists_and_does_not_wait_for_torch() -> None:
     listed = re.findall(r"^  (\w+)  +\S", "\n".join(text).partition("subcommands:")[2], re.M)
     assert listed == list(cli.available())
     assert {"doctor", "convert"} <= set(listed)
+
+
+@pytest.mark.parametrize("command", [[], ["zoo"], ["doctor"], ["search", "--help"]])
+def test_what_lists_does_not_load_matplotlib(command: list[str]) -> None:
+    code = f"""
+import contextlib, io, sys
+from s3zoo.cli import main
+with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+    main({command!r})
+print("matplotlib" in sys.modules)
+"""
+    assert python(code) == "False"
+
+
+def test_windows_is_refused_in_one_sentence(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(cli.sys, "platform", "win32")
+    assert cli.main(["doctor"]) == 2
+    assert capsys.readouterr().err == "s3zoo: Windows is not supported; run s3zoo on Linux, macOS or in WSL 2.\n"
 
 
 def test_a_subcommand_without_a_module_is_not_offered(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
@@ -191,6 +210,39 @@ def test_readme_example_runs() -> None:
     offline = example.replace("pretrained=True", "pretrained=False")
     assert offline != example  # the example shows real weights; the test must not need the network
     python(offline)
+
+
+DOCUMENTS = sorted(str(path.relative_to(ROOT)) for pattern in ("*.md", "docs/*.md") for path in ROOT.glob(pattern))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_between_documents_lead_somewhere(document: str) -> None:
+    path = ROOT / document
+    for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
+        assert "://" in link or (path.parent / link.partition("#")[0]).exists(), link
+
+
+def test_the_map_of_the_code_names_what_exists() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    table = text.partition("| to change |")[2].partition("\n\n")[0]
+    named = set()
+    for row in table.splitlines()[2:]:
+        folder = ""
+        for path in re.findall(r"`([\w/<>]+(?:\.py|/))`", row.strip("| ").rpartition(" | ")[2]):
+            folder = path.rpartition("/")[0] + "/" if "/" in path else folder
+            named.add((path if "/" in path else folder + path).replace("<family>", "s3"))
+    missing = {path for path in named if not (ROOT / "s3zoo" / path).exists()}
+    assert missing == set() and len(named) > 50
+    units = {path.stem for path in (ROOT / "s3zoo").iterdir()} - {"__init__", "__pycache__", "weights"}
+    layers = text.partition("## Layers")[2].partition("## Habits")[0]
+    assert units <= set(re.findall(r"`(\w+)`", layers))
+
+
+def test_the_api_reference_is_up_to_date() -> None:
+    """If this fails: `make zoo`."""
+    generator = runpy.run_path(str(ROOT / "docs/generate_api.py"))
+    assert (ROOT / "docs/api.md").read_text() == generator["api"]()
+    assert "`effective(img_size: int | tuple[int, int]) -> Arch`" in (ROOT / "docs/api.md").read_text()
 
 
 def test_notice_has_a_row_for_every_source_of_weights() -> None:

@@ -13,6 +13,7 @@ import timm
 
 import s3zoo  # noqa: F401
 from s3zoo import zoo
+from s3zoo.cards.facts import quantity
 from s3zoo.cli import main as s3zoo_command
 from s3zoo.models import ENTRYPOINTS, MODELS
 from s3zoo.zoo.page import page, peers, plot
@@ -38,6 +39,17 @@ def test_every_model_has_a_row(rows: list[dict[str, Any]]) -> None:
     assert by_name["s3_tiny"]["weights"] == "Hub: timm/swin_s3_tiny_224.ms_in1k"
     assert by_name["s3_nano"]["weights"] == "bundled" and by_name["s3_nano"]["whose"] == "measured by s3zoo"
     assert by_name["glit_small"]["top1"] is None and by_name["shunted_tiny"]["licence"] == "unknown"
+
+
+def test_the_readme_has_the_same_table(rows: list[dict[str, Any]]) -> None:
+    lines = (ROOT / "README.md").read_text().splitlines()
+    found = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| `")]
+    known = [
+        [f"`{r['name']}`", quantity(r["params"]), quantity(r["macs"]), "–" if r["top1"] is None else f"{r['top1']:.1f}",
+         r["dataset"] or "", r["whose"] or "", r["weights"]]
+        for r in rows
+    ]  # fmt: skip
+    assert found == known
 
 
 def test_the_command_prints_and_writes(tmp_path: Path, monkeypatch, capsys) -> None:

@@ -33,8 +33,8 @@ class AutoFormer(Family):
     title = "AutoFormer"
     summary = "AutoFormer: a plain vision transformer with searched heads, MLP ratios, width and depth"
     found = (
-        "Found by the authors in a supernet trained on ImageNet-1k; the method as built here is the config"
-        " `{name}` of `s3zoo search`."
+        "Found by the authors in a supernet trained on ImageNet-1k; this project's implementation:"
+        " `s3zoo search {name}`."
     )
     source = "autoformer"
     colour = "amber"

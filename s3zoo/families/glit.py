@@ -1,4 +1,4 @@
-"""GLiT: heads that attend beside heads that convolve."""
+"""GLiT: blocks that mix attention heads and convolution heads."""
 
 from __future__ import annotations
 
@@ -83,10 +83,10 @@ class GLiT(Family):
         tensor="blocks.0.0.norm1.weight", first_conv="patch_embed.proj.weight", models={192: "glit_tiny"}
     )
     title = "GLiT"
-    summary = "GLiT: heads that attend beside heads that convolve"
+    summary = "GLiT: blocks that mix attention heads and convolution heads"
     found = (
-        "Found by the authors with a hierarchical search on ImageNet-1k; the method as built here is the config"
-        " `{name}` of `s3zoo search`."
+        "Found by the authors with a hierarchical search on ImageNet-1k; this project's implementation:"
+        " `s3zoo search {name}`."
     )
     source = "glit"
     colour = "green"

@@ -28,7 +28,7 @@ class Ladder(Family):
     model = "s3zoo.models.ladder:Ladder"
     entrypoint = "clip_ladder"
     title = "CLIP ladder"
-    summary = "CLIP ladder: a decoder beside a frozen CLIP tower"
+    summary = "CLIP ladder: a side-tuning decoder on a frozen CLIP encoder"
     found = "S4's decoder before any search."
     source = "s4"
     colour = "slate"

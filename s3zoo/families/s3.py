@@ -49,8 +49,8 @@ class S3(Family):
     title = "S3"
     summary = "S3: hierarchical, attention in shifted windows"
     found = (
-        "Found by the authors, who searched the search space on ImageNet-1k; the method as built here is the config"
-        " `s3` of `s3zoo search`."
+        "Found by the authors, who searched the search space on ImageNet-1k; this project's implementation:"
+        " `s3zoo search s3`."
     )
     source = "s3"
     colour = "blue"

@@ -32,7 +32,7 @@ class Shunted(Family):
         blocks="block3.",
     )
     title = "Shunted"
-    summary = "Shunted: hierarchical, heads that attend to tokens merged at two rates"
+    summary = "Shunted: hierarchical, heads attend to keys and values downsampled at two rates"
     found = "Designed by its authors, not searched."
     source = "shunted"
     colour = "magenta"

@@ -224,5 +224,5 @@ def draw(shown: Sequence[Row], others: Sequence[Row], key: str, *, legend: bool)
 
 def _short(row: Row) -> str:
     """T, S, B; colour and shape tell the family."""
-    _, size, *rest = row["name"].split("_")
-    return " ".join([size[0].upper(), *rest])
+    _, *parts = row["name"].split("_")
+    return " ".join([parts[0][0].upper(), *parts[1:]]) if parts else row["name"]
