@@ -26,6 +26,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from s3zoo import cost
+from s3zoo.checks import Threads, typed
 from s3zoo.families import FAMILIES
 from s3zoo.models.open import label_names, open_model
 from s3zoo.training.accuracy import wilson
@@ -66,7 +67,7 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.untrained and arguments.data:
         raise ValueError("--untrained networks have no accuracy worth measuring; leave --data out.")
     if arguments.threads:
-        torch.set_num_threads(arguments.threads)
+        torch.set_num_threads(typed(arguments.threads, Threads, "--threads"))
     device = start(arguments.device).device
     split = None
     if arguments.data:

@@ -40,6 +40,7 @@ from s3zoo.training.config import (
     overridden,
     to_dict,
 )
+from s3zoo.training.datasets import find_data
 from s3zoo.training.registry import FOLDERS, entry, names, source_of
 from s3zoo.transfer.vqa.config import VqaData, VqaModelConfig, VqaRun
 
@@ -302,6 +303,17 @@ def test_what_follows_the_supernets() -> None:
         assert config(name).final.mode == "inherit"
     s3, s4 = config("s3").space_search, config("s4_vit_cifar10").space_search
     assert (s3.method, s3.iterations, s3.tau) == ("s3", 2, 0.4)
+    for name in ("s3", "s4_vit_cifar10_s3"):  # S3's printed 50 best, of however many; small runs take 5 %
+        assert (config(name).space_search.top, config(name).space_search.top_share) == (50, 1.0)
+    assert config("cifar10_s3_2core").space_search.top_share == 0.05
+    # S4 6.1: the retraining is "all same as supernet", which has batch 128 and drop path 0.2
+    again, searched = load_config("s4_scratch", TrainRun, "train"), config("s4_vit_tiny_imagenet")
+    assert (again.train.batch_size, again.train.drop_path, again.train.epochs) == (128, 0.2, 300)
+    assert again.train == searched.final.train
+    for key in ("img_size", "auto_augment", "reprob", "mixup", "cutmix"):
+        for data in (again.data, find_data("cifar100", like=again.data), find_data("sun397", like=again.data)):
+            assert getattr(data, key) == getattr(searched.data, key), key
+    assert find_data("cifar100", like=again.data).num_classes == 100
     assert (s4.method, s4.iterations, s4.pairs, s4.limit_metric, s4.upper) == ("s4", 3, 40, "params", 30e6)
     for name in ("glit_tiny", "glit_small", "glit_base"):
         run = config(name)
@@ -729,6 +741,25 @@ def test_a_missing_config_is_named() -> None:
         load_config("qqqq", SearchRun, "search")
     with pytest.raises(ValueError, match="No config file at 'nowhere/digits.py'"):
         load_config("nowhere/digits.py", SearchRun, "search")
+
+
+@pytest.mark.parametrize(
+    ("command", "complaint"),
+    [
+        ("train transfer --data cifar10", "data.name is 'torch/cifar10', but no place for it is given"),
+        ("search s4_vit_cifar10 --set data.name=torch/cifar10", "but no place for it is given"),
+        ("train digits --set threads=0", "threads is 0, but must be at least 1"),
+        ("vqa eval nowhere --threads -1", "--threads is -1, but must be at least 1 and at most 1,024"),
+        ("evaluate s3_tiny --data digits --threads 100000", "--threads is 100000, but must be at least 1"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_one_sentence(
+    command: str, complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(command.split()) == 2
+    said = capsys.readouterr().err
+    assert complaint in said and said.count("\n") == 1
 
 
 def test_difference() -> None:

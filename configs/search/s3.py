@@ -32,7 +32,15 @@ config = SearchRun(
     data=IMAGENET,
     supernet=Train(epochs=300, lr=1e-3, min_lr=1e-5, warmup_epochs=20, drop_path=0.2, sampling="sandwich"),
     space_search=SpaceSearch(
-        method="s3", iterations=2, samples=1000, tau=0.4, limit_metric="macs", upper=13.7e9, backtrack=True
+        method="s3",
+        iterations=2,
+        samples=1000,
+        tau=0.4,
+        top=50,  # as printed, whatever the size of a subset
+        top_share=1.0,
+        limit_metric="macs",
+        upper=13.7e9,
+        backtrack=True,
     ),
     arch_search=ArchSearch(
         budgets=("params<=28.4M, macs<=4.7G", "params<=50M, macs<=9.5G", "params<=71.2M, macs<=13.7G")

@@ -279,5 +279,7 @@ def s4_vit_cifar10_s3() -> SearchRun:
     return replace(
         searched("vit", "cifar10"),
         name="s4_vit_cifar10_s3",
-        space_search=SpaceSearch(method="s3", iterations=3, samples=1000, tau=0.4, backtrack=True),
+        space_search=SpaceSearch(
+            method="s3", iterations=3, samples=1000, tau=0.4, top=50, top_share=1.0, backtrack=True
+        ),
     )

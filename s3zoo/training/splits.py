@@ -293,6 +293,11 @@ def _opened(config: Data, wanted: str) -> Split:
     if kind not in ("", "torch", "hfds"):
         raise ValueError(f"data.name is {config.name!r}, but must be {KINDS}.")
     root = os.path.expanduser(config.root) if kind else str(find_split(config, wanted))
+    if kind == "torch" and not root:
+        raise ValueError(
+            f"data.name is {config.name!r}, but no place for it is given; say where it is, or is to be downloaded to"
+            " (--root FOLDER, or --set data.root=FOLDER)."
+        )
     tiny = kind == "" and not config.root.endswith(".tar") and (Path(root).parent / "wnids.txt").is_file()
     warning = ""
     if kind == "" and os.path.isdir(root):

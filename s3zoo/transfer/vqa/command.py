@@ -9,6 +9,7 @@ import statistics
 from pathlib import Path
 from typing import Any, Literal
 
+from s3zoo.checks import Threads, typed
 from s3zoo.training.config import load_config, overridden
 from s3zoo.transfer.vqa.config import VqaData, VqaRun
 
@@ -110,7 +111,7 @@ def _opened(arguments: argparse.Namespace, splits: tuple[str, str]) -> tuple[Any
 
     from s3zoo.transfer.vqa import model
 
-    torch.set_num_threads(arguments.threads)
+    torch.set_num_threads(typed(arguments.threads, Threads, "--threads"))
     loaded = model.load(arguments.model)
     return loaded, *_data(arguments, splits, loaded[3]["data"])
 
