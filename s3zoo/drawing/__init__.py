@@ -128,8 +128,9 @@ def style() -> Iterator[None]:
 def figure(width: int, height: int, rows: int = 1, columns: int = 1) -> tuple[Figure, Any]:
     """A figure of that many units (pixels of a page at its natural size) and its axes, as `subplots` gives them."""
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    made = Figure(figsize=(width / 72, height / 72), layout="constrained")
+    made = Figure(figsize=(width / 72, height / 72), layout=ConstrainedLayoutEngine(w_pad=8 / 72, h_pad=8 / 72))
     made.patch.set_visible(False)
     return made, made.subplots(rows, columns)
 

@@ -189,7 +189,7 @@ def draw(shown: Sequence[Row], others: Sequence[Row], key: str, *, legend: bool)
     for row in shown:
         (mark,) = ax.plot(
             row[key], row["top1"], FAMILIES[row["family"]].marker, color=COLOURS[row["family"]][0],
-            markeredgecolor=card, zorder=3,
+            markeredgecolor=card, markeredgewidth=0.5, zorder=3,
         )  # fmt: skip
         says = f"{row['name']}\n{row['top1']:.1f} % ({row['whose']}), {quantity(row[key])} {AXES[key]}"
         drawing.tag(mark, "point", says, name=row["name"])
