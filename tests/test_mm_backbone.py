@@ -327,7 +327,7 @@ def test_pyramid_branches() -> None:
 @pytest.mark.parametrize(
     ("kwargs", "sentence"),
     [
-        (dict(model="s3_tinny"), "There is no network 's3_tinny'; did you mean s3_tiny"),
+        (dict(model="s3_tinny"), "There is no model or folder 's3_tinny'; did you mean 's3_tiny'"),
         (dict(model="s3_tiny.nobody"), "There are no weights 's3_tiny.nobody'; there are s3_tiny.ms_in1k."),
         (dict(model="densenet121"), "densenet121 does not give its feature maps"),
         (dict(model="resnet10t", out_indices=(1, 4)), r"out_indices is \(1, 4\), but resnet10t has the maps 0 to 3"),
@@ -336,7 +336,7 @@ def test_pyramid_branches() -> None:
         (dict(model="resnet10t", model_args=dict(arch="x")), "resnet10t does not take these model_args: .*'arch'"),
         (dict(model="resnet10t", init_cfg=dict(type="Normal")), "must be dict.type='Pretrained', checkpoint=...."),
         (dict(pretrained=True, init_cfg=dict(type="Pretrained", checkpoint="x")), "Both pretrained .* leave one out"),
-        (dict(model="local-dir:/nowhere"), "'/nowhere' holds no config.json"),
+        (dict(model="local-dir:/nowhere"), "There is no model or folder 'local-dir:/nowhere'"),
     ],
 )
 def test_mistakes_are_answered_in_a_sentence(kwargs: dict[str, Any], sentence: str) -> None:
@@ -464,7 +464,7 @@ def test_hub_weights(hub: Any, sources: dict[str, str], trained: nn.Module) -> N
     net = S3ZooBackbone("hf-hub:someone/s3", pretrained=True)
     net.init_weights()
     assert_loaded(net, trained)
-    with pytest.raises((ValueError, FileNotFoundError), match="someone/else is not in the cache and could not be"):
+    with pytest.raises((ValueError, FileNotFoundError), match="someone/else cannot be opened: .* not in the cache"):
         make("s3").load("someone/else")
 
 
@@ -543,10 +543,10 @@ def test_weights_that_do_not_fit_are_an_error(content: Any, sentence: str, tmp_p
 
 
 def test_sources_that_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="pretrained is 'no/such/file.pth', which is no file or folder here"):
+    with pytest.raises(ValueError, match="'no/such/file.pth' is no file or folder here"):
         make("s3").load("no/such/file.pth")
     with pytest.raises(ValueError, match="has no weight that starts with 'neck.'"):
-        monkeypatch.setattr(backbone, "_read", lambda source: ({"a": torch.zeros(1)}, None))
+        monkeypatch.setattr(backbone, "read_weights", lambda source: ({"a": torch.zeros(1)}, None))
         make("s3").load("x", "neck")
     with pytest.raises(ValueError, match="No weights are published for shunted|No weights of shunted are published"):
         make("shunted", pretrained=True).init_weights()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import timm
@@ -259,7 +260,9 @@ def _resolve(model: str, args: dict[str, Any]) -> tuple[str, dict[str, Any], Any
     if place == model and ":" not in model:
         return split_model_name_tag(model)[0], args, _pretrained_cfg(model)
     config = described(place)
-    return config["architecture"], {**(config.get("model_args") or {}), **args}, place.removeprefix("local-dir:")
+    if place.startswith("local-dir:"):
+        place = str(Path(place.removeprefix("local-dir:")).resolve())  # "./name" is no network's name from here on
+    return config["architecture"], {**(config.get("model_args") or {}), **args}, place
 
 
 def _pretrained_cfg(name: str) -> PretrainedCfg | None:
