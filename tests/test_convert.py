@@ -98,10 +98,13 @@ def test_autoformer_of_another_size(tmp_path: Path) -> None:
 # S3 and GLiT
 
 
-def official_s3(windows: tuple[int, ...] = (7, 7, 14, 7)) -> tuple[Any, dict[str, Tensor]]:
+def official_s3(
+    windows: tuple[int, ...] = (7, 7, 14, 7), depths: tuple[int, ...] = (2, 2, 6, 2), img_size: int = 224
+) -> tuple[Any, dict[str, Tensor]]:
     """timm's network with random weights, and the same weights under the official names."""
     torch.manual_seed(0)
-    model = timm.create_model("swin_s3_tiny_224", device="meta", window_size=windows).to_empty(device="cpu").eval()
+    options = {"window_size": windows, "depths": depths, "img_size": img_size}
+    model = timm.create_model("swin_s3_tiny_224", device="meta", **options).to_empty(device="cpu").eval()
     for module in model.modules():
         if any(True for _ in module.buffers(recurse=False)):
             module.init_non_persistent_buffers()
@@ -115,7 +118,7 @@ def official_s3(windows: tuple[int, ...] = (7, 7, 14, 7)) -> tuple[Any, dict[str
             name = name.replace(f"layers.{stage}.", f"layers.{stage - 1}.")
         weights[name] = tensor
     for stage, window in enumerate(windows):
-        for block in range((2, 2, 6, 2)[stage]):
+        for block in range(depths[stage]):
             index = torch.zeros(window**2, window**2, dtype=torch.long)
             weights[f"layers.{stage}.blocks.{block}.attn.relative_position_index"] = index
     weights["layers.0.blocks.1.attn_mask"] = torch.zeros(64, 49, 49)
@@ -137,6 +140,16 @@ def test_s3(tmp_path: Path) -> None:
     save_file(dict(model.state_dict()), tmp_path / "timm.safetensors")  # as on the Hub
     convert(tmp_path / "timm.safetensors", tmp_path / "again")
     assert artefact.load_model_config(tmp_path / "again")["s3zoo"]["sha256"] == config["s3zoo"]["sha256"]
+
+
+def test_the_networks_for_384_are_known_by_their_tables(tmp_path: Path) -> None:
+    _, weights = official_s3((24, 24, 24, 12), (2, 2, 18, 2), 384)
+    torch.save({"model": weights}, tmp_path / "s3_small_384.pth")
+    model = convert(tmp_path / "s3_small_384.pth", tmp_path / "out")
+    config = artefact.load_model_config(tmp_path / "out", verify=True)
+    assert config["s3zoo"]["provenance"]["converted_from"]["model"] == "s3_small_384"
+    assert config["model_args"]["img_size"] == [384, 384] == config["pretrained_cfg"]["input_size"][1:]
+    assert {block.window_size for stage in model.arch.stages for block in stage.blocks} == {24, 12}
 
 
 def test_swin_is_not_s3(tmp_path: Path) -> None:
@@ -393,3 +406,42 @@ def test_the_tool(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=env)
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "out" / "config.json").read_text())["architecture"] == "autoformer"
+
+
+def test_the_same_file_is_the_same_network_everywhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The model's own weights unless the averaged ones are asked for; if there are no others, they are taken."""
+    arch = to_arch(reference.Subnet(16, (1,), (1.0,)), 8, 4)
+    options = {"arch": arch, "img_size": 16, "num_classes": 3}
+    own = timm.create_model("autoformer", **options).state_dict()
+    averaged = {name: value + 1 for name, value in own.items()}
+    torch.save({"model_ema": averaged, "model": own, "optimizer": {}}, tmp_path / "both.pth")
+    torch.save({"state_dict_ema": averaged}, tmp_path / "averaged.pth")
+
+    def overlaid(name: str) -> Tensor:
+        overlay = {"file": str(tmp_path / name), "num_classes": 3, "input_size": (3, 16, 16)}
+        return timm.create_model("autoformer", pretrained=True, pretrained_cfg_overlay=overlay, **options).head.bias
+
+    assert torch.equal(read_checkpoint(tmp_path / "both.pth")["head.bias"], own["head.bias"])
+    assert torch.equal(read_checkpoint(tmp_path / "both.pth", ema=True)["head.bias"], averaged["head.bias"])
+    assert torch.equal(overlaid("both.pth"), own["head.bias"])
+    assert not caplog.records
+    assert torch.equal(overlaid("averaged.pth"), averaged["head.bias"])
+    assert "holds averaged weights (EMA) only" in caplog.text
+    torch.save({"model": own}, tmp_path / "own.pth")
+    with pytest.raises(ValueError, match="holds no averaged weights"):
+        read_checkpoint(tmp_path / "own.pth", ema=True)
+
+
+def test_every_flipped_byte_of_the_weights_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "a.pth"
+    torch.save({"model": {"a": torch.arange(1000.0)}}, path)
+    good = path.read_bytes()
+    data = good.index(torch.arange(1000.0).numpy().tobytes())
+    for place in range(data, data + 4000, 97):
+        path.write_bytes(good[:place] + bytes([good[place] ^ 4]) + good[place + 1 :])
+        with pytest.raises(ValueError, match="does not have its checksum; download it again"):
+            read_checkpoint(path)
+    for value in (float("nan"), float("inf")):
+        torch.save({"model": {"a": torch.tensor([1.0, value])}}, path)
+        with pytest.raises(ValueError, match="NaN or infinite values in a:.* S3ZOO_ALLOW_NONFINITE=1"):
+            read_checkpoint(path)

@@ -7,14 +7,12 @@ are called by mmcv's own layers and autograd functions, which stay as they are.
 
 from __future__ import annotations
 
-import ast
 import importlib
 import sys
 import types
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -268,19 +266,23 @@ def is_stand_in() -> bool:
     return getattr(sys.modules.get(EXTENSION), "__loader__", None) is _extension.loader
 
 
+# The operators that modules import under another name.
+RENAMED = {
+    "mmdet.models.dense_heads.clr_head.clr_head": {"nms": "line_nms"},
+    "mmdet.models.losses.focal_loss": {"_sigmoid_focal_loss": "sigmoid_focal_loss"},
+    "mmseg.models.losses.focal_loss": {"_sigmoid_focal_loss": "sigmoid_focal_loss"},
+}
+
+
 def _repair() -> None:
-    """Run again what modules of mmdet and mmseg import from mmcv.ops: without operators they have put in its place
-    None, or a class or function that raises.
+    """Give modules of mmdet and mmseg the operators: without any they have put in the place of what they import from
+    mmcv.ops None, or a class or function that raises, under the same name.
     """
+    home = importlib.import_module("mmcv.ops")
     for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None) or ""
-        if name.partition(".")[0] not in ("mmdet", "mmseg") or not file.endswith(".py"):
-            continue
-        source = Path(file).read_text(encoding="utf-8")
-        if "from mmcv.ops" not in source:
-            continue
-        for node in ast.walk(ast.parse(source)):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("mmcv.ops"):
-                home = importlib.import_module(str(node.module))
-                for alias in node.names:
-                    setattr(module, alias.asname or alias.name, getattr(home, alias.name))
+        if name.partition(".")[0] in ("mmdet", "mmseg"):
+            operators = {operator: operator for operator in home.__all__} | RENAMED.get(name, {})
+            for own in operators.keys() & vars(module).keys():
+                found = vars(module)[own]
+                if found is None or getattr(found, "__module__", None) == name:
+                    setattr(module, own, getattr(home, operators[own]))
