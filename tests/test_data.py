@@ -289,6 +289,54 @@ def test_an_epoch_can_start_in_its_middle_and_batch_size_does_not_matter_to_a_sa
     assert common > 20 and torch.equal(images[:common], others[:common])
 
 
+@pytest.mark.parametrize("cached", [True, False])
+def test_repeated_augmentation_shows_an_image_several_times_in_a_batch(
+    photos: Path, monkeypatch: pytest.MonkeyPatch, cached: bool
+) -> None:
+    monkeypatch.setattr(data_module, "CACHE_BYTES", 2**28 if cached else 0)
+    config = MODES["strong crops"](photos)
+    once, thrice = (ImageData(changed(config, repeated_aug=repeats), seed=1) for repeats in (1, 3))
+    order = [p for batch in once.batch_positions(2, 6)[0] for p in batch]
+    positions = [p for batch in thrice.batch_positions(2, 6)[0] for p in batch]
+    assert [p % 30 for p in positions] == [p for p in order[:10] for _ in range(3)]  # as many batches, of fewer images
+    assert [p // 30 for p in positions] == [0, 1, 2] * 10
+    plain = torch.cat([images for images, _, _ in once.train_batches(2, 6)])
+    batches = list(thrice.train_batches(2, 6))
+    images, targets = (torch.cat([batch[k] for batch in batches]) for k in (0, 1))
+    assert torch.equal(images[::3], plain[:10]) and torch.equal(targets[::3], targets[1::3])
+    assert len({image.numpy().tobytes() for image in images}) == 30
+    assert digest(thrice.train_batches(2, 6, start_batch=3)) == digest(batches[3:])
+    parts = [ImageData(changed(config, repeated_aug=3, workers=1), 1, rank=rank, world=3) for rank in range(3)]
+    for batch, *shares in zip(batches, *(part.train_batches(2, 6) for part in parts), strict=True):
+        for share in shares:
+            assert torch.equal(share[0], batch[0][share[2]])
+
+
+def test_workers_by_default(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    assert ImageData(DIGITS, 0).workers == 0  # in memory
+    data = ImageData(MODES["strong crops"](photos), 0)
+    assert (
+        data.workers == 6 and data._train_workers(4) == 6 and ImageData(changed(data.config, workers=3), 0).workers == 3
+    )
+    room = 5 * 4 * (4 * 4 * 3 * 16 * 16)  # for five workers
+    full = os.statvfs_result([1, 1, 0, 0, room, 0, 0, 0, 0, 0])
+    monkeypatch.setattr(os, "statvfs", lambda path: full)
+    assert data._train_workers(4) == 5
+    shifted = ImageData(changed(PLAIN, root=str(photos / "folders"), random_crop_pad=2), 0)
+    shifted._train.fill_cache(0)
+    assert shifted._train_workers(4) == 0  # one operation on a whole batch in memory
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
+    assert ImageData(data.config, 0).workers == 2
+
+
+def test_bytes_are_normalised_alike_on_every_device() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (5, 3, 9, 7), np.uint8)
+    config = Data()
+    expected = data_module.normalised(images, config)
+    assert torch.equal(data_module.normalised_there(torch.from_numpy(images), config), expected)
+
+
 @pytest.mark.parametrize("world", [2, 3])
 def test_ranks_share_the_global_batch_in_mirrored_pairs(world: int) -> None:
     config = changed(DIGITS, mixup=0.8, cutmix=1.0, holdout=1200)

@@ -49,6 +49,23 @@ assert out.dtype == torch.bfloat16
 total = coarse.double().sum((0, 2))
 ranks.sum(total)
 torch.testing.assert_close(half.running_mean.double(), 0.1 * total / 40, rtol=1e-5, atol=1e-7)  # 8 x 5 values
+
+# A gradient that is summed during the backward pass is that of the whole batch, whatever the size of the pieces.
+from s3zoo.training.distributed import summing_gradient
+from s3zoo.training.loop import ModelTask
+for bucket in (7, 40, 1000):
+    torch.manual_seed(1)
+    net = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 4), nn.Linear(4, 2))
+    net.add_module("unused", nn.Linear(3, 3))
+    task, inputs = ModelTask(net), torch.randn(8, 5)
+    run = lambda x: nn.Sequential(*list(net)[:4])(x).square().sum()
+    run(inputs).backward()
+    expected = task.gradient.clone()
+    task.gradient.zero_()
+    run(inputs[own][:2]).backward()  # an earlier part of the step
+    with summing_gradient(task.gradient, net, ranks, bucket):
+        run(inputs[own][2:]).backward()
+    torch.testing.assert_close(task.gradient, expected)
 assert ranks.gather([("item", i) for i in ranks.share(list(range(5)))]) == [("item", i) for i in range(5)]
 assert ranks.from_first(ranks.rank) == 0
 distributed.stop()

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import math
 import random
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from timm.utils import ModelEmaV3
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from s3zoo.models import MODELS
 from s3zoo.models.layers import DropPath
@@ -22,6 +25,7 @@ from s3zoo.training.distributed import Ranks
 from s3zoo.training.log import Log
 from s3zoo.training.loop import (
     Interrupted,
+    LossScale,
     ModelTask,
     Stop,
     SupernetTask,
@@ -260,6 +264,110 @@ def test_files_of_another_run_are_refused(tmp_path, one_thread):
     for path in steps:
         (tmp_path / f"was-{path.name}").rename(path)
     go("mine")
+
+
+class HostReads(TorchDispatchMode):
+    """Counts what makes the host wait for a device: values that are read back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"sampling": "sandwich", "accumulate": 4}, {"clip_grad": 1.0, "ema": 0.9}], ids=str
+)
+def test_a_step_makes_the_host_wait_once_at_most(tmp_path, one_thread, options):
+    config = dataclasses.replace(TRAIN, opt="momentum", checkpoint_seconds=99, **options)
+    task = SupernetTask(supernet(), config, 0)
+    data, reads = dataclasses.replace(DATA, mixup=0.8, cutmix=1.0), []
+
+    class Counted(StopAfter):
+        @property
+        def asked(self) -> bool:  # asked in every step, before its values are read
+            reads.append(mode.count)
+            return False
+
+    with HostReads() as mode:
+        train(task, tmp_path, config, data, stop=Counted(99))
+    steps = [after - before for before, after in itertools.pairwise(reads)]
+    assert len(steps) == 5 and max(steps) <= 1
+
+
+def float16_run(folder, stop=None, poisoned=(), **options):
+    """On a CPU, with the type that older GPUs need; the gradient overflows in these steps."""
+
+    class Overflowing(SupernetTask):
+        def loss(self, model, inputs, targets, *, step, **rest):
+            loss = super().loss(model, inputs, targets, step=step, **rest)
+            if step in poisoned:
+                loss = loss + next(model.parameters()).flatten()[0].mul(0).sqrt()  # 0, with an infinite derivative
+            return loss
+
+    net = supernet()
+    rows = train(Overflowing(net, TRAIN, 0), folder, stop=stop, amp=torch.float16, **options)
+    return net.flat.detach().clone(), rows
+
+
+def test_float16_scales_its_loss_skips_what_overflows_and_resumes(tmp_path, one_thread):
+    plain = supernet()
+    train(SupernetTask(plain, TRAIN, 0), tmp_path / "plain")
+    near, rows = float16_run(tmp_path / "near")
+    assert rows[-1]["skipped"] == 0 and 0 < (near - plain.flat).abs().max() < 0.02
+    whole, rows = float16_run(tmp_path / "whole", poisoned=(1, 4))
+    assert [row["skipped"] for row in rows] == [1, 2] and whole.isfinite().all()
+    state = checkpoint.load(tmp_path / "whole")[1]
+    assert state["loss_scale"] == [2.0**14, 1, 2]  # halved twice; one good step since
+    with pytest.raises(Interrupted):
+        float16_run(tmp_path / "cut", StopAfter(3), poisoned=(1, 4))
+    again, resumed = float16_run(tmp_path / "cut", poisoned=(1, 4))
+    assert torch.equal(whole, again) and resumed == rows
+
+
+def test_float16_gives_up_on_a_gradient_that_never_is_finite(tmp_path, one_thread):
+    long = dataclasses.replace(TRAIN, epochs=9)
+    with pytest.raises(ValueError, match="norm of the gradient became nan at step 16"):  # 2^16 halved to below 1
+        float16_run(tmp_path, poisoned=range(99), config=long)
+
+
+def test_the_loss_scale_grows_again():
+    scale = LossScale(torch.float16)
+    assert scale.overflowed() and scale.factor == 2.0**15
+    for _ in range(2 * LossScale.PATIENCE):
+        scale.went_well()
+    assert scale.factor == 2.0**17 and LossScale(torch.bfloat16).factor == LossScale(None).factor == 1
+
+
+def test_an_average_is_that_of_timm(tmp_path, one_thread):
+    """Weights and batch-norm statistics; ModelEmaV3 follows a model that is trained in the same way."""
+
+    def model():
+        torch.manual_seed(0)
+        return torch.nn.Sequential(
+            torch.nn.Conv2d(1, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Flatten(), torch.nn.Linear(144, 10)
+        )
+
+    config = dataclasses.replace(TRAIN, ema=0.8)
+    followed = model()
+    oracle = ModelEmaV3(followed, decay=0.8)
+
+    class Following(ModelTask):
+        def models(self, step):
+            if step:
+                oracle.update(self.model)
+            return super().models(step)
+
+    train(Following(followed), tmp_path / "plain", TRAIN)
+    oracle.update(followed)
+    averaged = model()
+    train(ModelTask(averaged), tmp_path / "ema", config)
+    assert not torch.equal(averaged[1].running_var, followed[1].running_var)
+    for name, value in oracle.module.state_dict().items():
+        torch.testing.assert_close(averaged.state_dict()[name], value, rtol=1e-6, atol=1e-7, msg=name)
 
 
 def test_ranks_leave_the_blocks_that_subnets_share_as_they_were(tmp_path):

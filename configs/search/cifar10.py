@@ -45,7 +45,14 @@ def cifar10_s3_2core() -> SearchRun:
         ),
         data=CIFAR10,
         supernet=Train(
-            epochs=3, batch_size=128, lr=2e-3, warmup_epochs=0.5, drop_path=0.0, sampling="sandwich", warm_start=True
+            epochs=3,
+            batch_size=128,
+            lr=2e-3,
+            warmup_epochs=0.5,
+            drop_path=0.0,
+            checkpoint_seconds=45,
+            sampling="sandwich",
+            warm_start=True,
         ),
         space_search=SpaceSearch(
             method="s3", iterations=2, samples=150, tau=1.0, limit_metric="macs", upper=6e6, backtrack=True
@@ -53,7 +60,10 @@ def cifar10_s3_2core() -> SearchRun:
         arch_search=ArchSearch(
             budgets=("params<=250K, macs<=6M",), population=40, generations=5, crossover=20, mutation=20
         ),
-        final=Final(mode="finetune", train=Train(epochs=12, batch_size=128, lr=1e-3, warmup_epochs=0.5, drop_path=0.0)),
+        final=Final(
+            mode="finetune",
+            train=Train(epochs=12, batch_size=128, lr=1e-3, warmup_epochs=0.5, drop_path=0.0, checkpoint_seconds=45),
+        ),
     )
 
 
@@ -81,11 +91,21 @@ def cifar10_s4_vit_2core() -> SearchRun:
         space=replace(S4_VIT.replaced(choices, name="cifar10_s4_vit"), patch_size=4),
         data=CIFAR10,
         supernet=Train(
-            epochs=6, batch_size=128, lr=2e-3, warmup_epochs=0.5, drop_path=0.0, sampling="uniform", warm_start=True
+            epochs=6,
+            batch_size=128,
+            lr=2e-3,
+            warmup_epochs=0.5,
+            drop_path=0.0,
+            checkpoint_seconds=45,
+            sampling="uniform",
+            warm_start=True,
         ),
         space_search=SpaceSearch(method="s4", iterations=3, pairs=20, limit_metric="params", upper=120e3),
         arch_search=ArchSearch(budgets=("params<=120K",), population=40, generations=5, crossover=20, mutation=20),
-        final=Final(mode="retrain", train=Train(epochs=20, batch_size=128, lr=2e-3, warmup_epochs=1, drop_path=0.0)),
+        final=Final(
+            mode="retrain",
+            train=Train(epochs=20, batch_size=128, lr=2e-3, warmup_epochs=1, drop_path=0.0, checkpoint_seconds=45),
+        ),
     )
 
 
@@ -216,10 +236,21 @@ def cifar10_autoformer_2core() -> SearchRun:
         name="cifar10_autoformer_2core",
         space=replace(AUTOFORMER_TINY.replaced(choices, name="cifar10_autoformer"), patch_size=4),
         data=CIFAR10,
-        supernet=Train(epochs=20, batch_size=128, lr=2e-3, warmup_epochs=1, drop_path=0.0, sampling="uniform"),
+        supernet=Train(
+            epochs=20,
+            batch_size=128,
+            lr=2e-3,
+            warmup_epochs=1,
+            drop_path=0.0,
+            checkpoint_seconds=45,
+            sampling="uniform",
+        ),
         space_search=SpaceSearch(method="none"),
         arch_search=ArchSearch(budgets=("params<=150K",), population=50, generations=5),
-        final=Final(mode="inherit", train=Train(epochs=20, batch_size=128, lr=2e-3, warmup_epochs=1, drop_path=0.0)),
+        final=Final(
+            mode="inherit",
+            train=Train(epochs=20, batch_size=128, lr=2e-3, warmup_epochs=1, drop_path=0.0, checkpoint_seconds=45),
+        ),
     )
 
 
@@ -249,6 +280,7 @@ def cifar10_glit_2core() -> SearchRun:
             warmup_epochs=0,
             weight_decay=1e-4,
             drop_path=0.0,
+            checkpoint_seconds=45,
             sampling="uniform",
             sharing="classical",
         ),
@@ -257,6 +289,8 @@ def cifar10_glit_2core() -> SearchRun:
             budgets=("macs<=9M",), population=40, generations=5, crossover=20, mutation=20, p_block=0.1
         ),
         final=Final(
-            mode="retrain", top=2, train=Train(epochs=8, batch_size=128, lr=2e-3, warmup_epochs=1, drop_path=0.0)
+            mode="retrain",
+            top=2,
+            train=Train(epochs=8, batch_size=128, lr=2e-3, warmup_epochs=1, drop_path=0.0, checkpoint_seconds=45),
         ),
     )

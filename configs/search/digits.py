@@ -40,12 +40,22 @@ config = SearchRun(
     ),
     threads=1,  # layers this small do not gain from a second core
     supernet=Train(
-        epochs=12, batch_size=128, lr=1e-2, warmup_epochs=2, label_smoothing=0.1, drop_path=0.0, sampling="sandwich"
+        epochs=12,
+        batch_size=128,
+        lr=1e-2,
+        warmup_epochs=2,
+        label_smoothing=0.1,
+        drop_path=0.0,
+        checkpoint_seconds=45,
+        sampling="sandwich",
     ),
     # The paper's threshold of 0.4 points per step is for errors of ImageNet; a young supernet on digits differs by
     # points from choice to choice, and would leap. The slightest gain is noise here, so slopes are rounded, and errors
     # count within the budget: both keep the spaces around the budget, where networks of one size differ most.
     space_search=SpaceSearch(method="s3", iterations=2, samples=300, tau=2.0, rounding="nearest", upper=100e3),
     arch_search=ArchSearch(budgets=("params<=100K",), population=50, generations=10),
-    final=Final(mode="finetune", train=Train(epochs=60, batch_size=64, lr=2e-3, warmup_epochs=2, drop_path=0.0)),
+    final=Final(
+        mode="finetune",
+        train=Train(epochs=60, batch_size=64, lr=2e-3, warmup_epochs=2, drop_path=0.0, checkpoint_seconds=45),
+    ),
 )

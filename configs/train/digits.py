@@ -17,9 +17,18 @@ config = TrainRun(
     model="s3",
     model_args={"arch": {"schema_version": 1, "family": "s3", "patch_size": 2, "stages": _STAGES}},
     data=Data(
-        name="digits", holdout=0, num_classes=10, img_size=8, in_chans=1, mean=(0.3,), std=(0.37,), crop_pct=1.0,
-        random_crop_pad=1, hflip=0.0, color_jitter=0.0,
+        name="digits",
+        holdout=0,
+        num_classes=10,
+        img_size=8,
+        in_chans=1,
+        mean=(0.3,),
+        std=(0.37,),
+        crop_pct=1.0,
+        random_crop_pad=1,
+        hflip=0.0,
+        color_jitter=0.0,
     ),  # fmt: skip
     threads=1,
-    train=Train(epochs=60, batch_size=64, lr=5e-3, warmup_epochs=3, drop_path=0.0),
+    train=Train(epochs=60, batch_size=64, lr=5e-3, warmup_epochs=3, drop_path=0.0, checkpoint_seconds=45),
 )

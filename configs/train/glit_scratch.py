@@ -12,5 +12,5 @@ from s3zoo.training.config import TrainRun
 from s3zoo.training.recipes import DEIT, IMAGENET
 
 config = TrainRun(
-    name="glit_scratch", model="glit_tiny", data=dataclasses.replace(IMAGENET, holdout=0), train=DEIT
+    name="glit_scratch", model="glit_tiny", data=dataclasses.replace(IMAGENET, holdout=0, repeated_aug=3), train=DEIT
 )

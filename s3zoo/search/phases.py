@@ -34,7 +34,7 @@ from s3zoo.supernet import Supernet, recalibrate
 from s3zoo.training.accuracy import resumable_accuracy
 from s3zoo.training.config import Train
 from s3zoo.training.data import Batch, ImageData
-from s3zoo.training.distributed import Ranks
+from s3zoo.training.distributed import Ranks, mixed_precision
 from s3zoo.training.features import FeatureData
 from s3zoo.training.log import Log
 from s3zoo.training.loop import ModelTask, Stop, SupernetTask, fit, seed_from
@@ -61,8 +61,8 @@ class Context:
     name: str  # names this run in its files
 
     @property
-    def amp(self) -> bool:
-        return self.run.amp and self.ranks.device.type == "cuda"
+    def amp(self) -> torch.dtype | None:
+        return mixed_precision(self.run.amp, self.ranks.device, self.run.amp_dtype)
 
     @property
     def model_args(self) -> dict[str, Any]:

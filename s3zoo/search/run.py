@@ -52,7 +52,7 @@ from s3zoo.search.space_search import Decision, backtrack
 from s3zoo.space import Space
 from s3zoo.supernet import Supernet
 from s3zoo.training.data import ImageData
-from s3zoo.training.distributed import Ranks
+from s3zoo.training.distributed import Ranks, mixed_precision
 from s3zoo.training.features import FeatureData, tower_of, tower_record
 from s3zoo.training.folder import check_folder, claim_folder
 from s3zoo.training.log import Log
@@ -122,11 +122,15 @@ def _open_tower(run: SearchRun, ranks: Ranks) -> Any:
 
 def _open_images(run: SearchRun, folder: Path, tower: Any, ranks: Ranks, log: Log, stop: Stop) -> ImageData:
     if tower is None:
-        return ImageData(run.data, run.seed, rank=ranks.rank, world=ranks.world, say=log.say, folder=folder)
+        return ImageData(
+            run.data, run.seed, rank=ranks.rank, world=ranks.world, say=log.say, folder=folder, device=ranks.device
+        )
     place = Path(run.tower.cache_dir) if run.tower.cache_dir else folder / "features"
     options: dict[str, Any] = {"cache": run.tower.cache, "folder": place, "log": log, "stop": stop}
     options["run_folder"] = folder
-    return FeatureData(run.data, run.seed, tower, ranks, amp=run.amp and ranks.device.type == "cuda", **options)
+    return FeatureData(
+        run.data, run.seed, tower, ranks, amp=mixed_precision(run.amp, ranks.device, run.amp_dtype), **options
+    )
 
 
 def _open_latencies(

@@ -50,7 +50,8 @@ class Data:
     reprob: Share = 0.0
     mixup: Amount = 0.0
     cutmix: Amount = 0.0
-    workers: Workers = 0
+    repeated_aug: Annotated[int, Range(1, 64)] = 1  # > 1: each image so often in a batch, augmented anew (DeiT: 3)
+    workers: Workers = -1  # processes that decode images; -1: as many as help
     max_unreadable: Count = 10  # images that cannot be read are skipped and counted up to here
 
     def __post_init__(self) -> None:
@@ -84,7 +85,7 @@ class Train:
     drop_path: BelowOne = 0.1
     clip_grad: Amount = 0.0  # norm; 0: none
     ema: BelowOne = 0.0  # decay of an exponential moving average of the weights; 0: none
-    checkpoint_seconds: Amount = 45.0
+    checkpoint_seconds: Amount = 300.0  # between two checkpoints: a kill loses no more
     # supernets only
     # "uniform": one architecture a step; "sandwich": largest, smallest and two random ones
     sampling: Literal["uniform", "sandwich"] = "uniform"
@@ -128,6 +129,7 @@ class Run:
     threads: Threads = 2  # part of the result: sums depend on it in the last bits
     device: Literal["auto", "cpu", "cuda"] = "auto"
     amp: bool = True  # mixed precision, on a GPU only
+    amp_dtype: Literal["auto", "bfloat16", "float16"] = "auto"  # auto: bfloat16 where the GPU has it
 
     def __post_init__(self) -> None:
         check(self)

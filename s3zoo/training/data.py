@@ -45,6 +45,7 @@ from s3zoo.training.splits import (
 )
 
 CACHE_BYTES = 256 * 2**20  # decoded training images up to here stay in memory
+MOST_WORKERS = 8  # of a process, unless data.workers says otherwise
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "box", "hamming", "lanczos")
 
 Batch = tuple[Tensor, Tensor]  # images and targets
@@ -84,6 +85,12 @@ def normalised(images: np.ndarray, config: Data) -> Tensor:
     floats -= mean
     floats /= std
     return torch.from_numpy(floats)
+
+
+def normalised_there(images: Tensor, config: Data) -> Tensor:
+    """The same on the device where the bytes are, bit for bit."""
+    mean, std = (torch.tensor(v, device=images.device).view(1, -1, 1, 1) for v in (config.mean, config.std))
+    return images.float().div_(255).sub_(mean).div_(std)
 
 
 # Datasets in the loader's sense, used by workers if there are any
@@ -129,7 +136,8 @@ def posterized(image: Image.Image, bits: int, **options: Any) -> Image.Image:
 class TrainImages:
     """(epoch, positions) -> augmented images, targets, and the positions known to be unreadable.
 
-    An unreadable image is replaced by the next readable one, so that batches keep their size.
+    Position p + c n, of n images, is the image at position p once more, augmented otherwise. An unreadable image is
+    replaced by the next readable one, so that batches keep their size.
     """
 
     def __init__(self, split: Split, indices: np.ndarray, config: Data, seed: int) -> None:
@@ -200,12 +208,13 @@ class TrainImages:
         return (np.stack(arrays) if self.whole else arrays), np.array(places)
 
     def __getitem__(self, key: tuple[int, np.ndarray]) -> tuple[Tensor | None, Tensor | None, set[int]]:
-        epoch, positions = key
+        epoch, places = key
+        copies, positions = np.divmod(places, len(self.indices))
         fetched = self._fetch(positions)
         if fetched is None:
             return None, None, self.broken
         arrays, used = fetched
-        draws = hashed(self.seed, AUGMENT, epoch, self.indices[positions])
+        draws = hashed(self.seed, AUGMENT, epoch + (copies << 32), self.indices[positions])
         if self.whole:
             arrays = self._shifted(arrays, draws)
         if self.whole and not self.colour.transforms and self.erase is None:
@@ -252,7 +261,9 @@ def decoded(decoder: Decoder, indices: np.ndarray, workers: int) -> Iterator[np.
         yield from arrays
 
 
-def make_loader(dataset: Any, keys: Sequence[Any], workers: int, keep: bool = False) -> DataLoader:
+def make_loader(
+    dataset: Any, keys: Sequence[Any], workers: int, keep: bool = False, pinned: bool = False
+) -> DataLoader:
     return DataLoader(
         dataset,
         sampler=keys,
@@ -261,6 +272,7 @@ def make_loader(dataset: Any, keys: Sequence[Any], workers: int, keep: bool = Fa
         num_workers=workers,
         persistent_workers=keep and workers > 0,
         worker_init_fn=leave_process_group,
+        pin_memory=pinned,
         generator=torch.Generator(),  # else it would draw from the global one
     )
 
@@ -280,15 +292,16 @@ class ImageData:
 
     Args:
         say: told what a user should know: odd files, images that cannot be read.
+        device: where networks compute; for a GPU, training batches are pinned and held-out images kept on it.
         folder: the run's. Images that cannot be read are listed there, in unreadable-<rank>.jsonl, for the result.
     """
 
     def __init__(
         self, config: Data, seed: int, *, rank: int = 0, world: int = 1, say: Callable[[str], None] = lambda text: None,
-        folder: Path | None = None,
+        folder: Path | None = None, device: torch.device | None = None,
     ) -> None:  # fmt: skip
         self.config, self.seed, self.rank, self.world = config, seed, rank, world
-        self.say, self.folder = say, folder
+        self.say, self.folder, self.device = say, folder, device or torch.device("cpu")
         if config.in_chans not in (1, 3) or not len(config.mean) == len(config.std) == config.in_chans:
             raise ValueError(
                 f"data.in_chans is {config.in_chans}, data.mean has {len(config.mean)} values and data.std"
@@ -369,14 +382,39 @@ class ImageData:
 
     # Training
 
+    @cached_property
+    def workers(self) -> int:
+        """Processes that decode images. By default as many as there are processors for, none for images in memory."""
+        if self.config.workers >= 0:
+            return self.config.workers
+        if self.split.reader is None and self.split.path(0) is None:
+            return 0
+        return min(MOST_WORKERS, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+
+    def _train_workers(self, batch: int) -> int:
+        """The same for training batches: none where there is next to nothing to do, or no room to hand batches over."""
+        if self.config.workers >= 0 or not self.workers:
+            return self.workers
+        images = self._train
+        if images.cache is not None and images.whole and not images.colour.transforms and images.erase is None:
+            return 0
+        size = 4 * batch * self.config.in_chans * self.config.img_size**2
+        try:
+            shared = os.statvfs("/dev/shm")
+        except (OSError, AttributeError):  # another system, which hands them over otherwise
+            return self.workers
+        return min(self.workers, shared.f_bavail * shared.f_frsize // (4 * size))  # each has two batches under way
+
     def train_batches(
         self, epoch: int, batch_size: int, start_batch: int = 0
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """This rank's (images, targets, rows) of each global batch of an epoch; rows are places in the global batch."""
         positions, rows = self.batch_positions(epoch, batch_size, start_batch)
         if self._loader is None:
-            self._train.fill_cache(self.config.workers)
-            self._loader = make_loader(self._train, self._keys, self.config.workers, keep=True)
+            self._train.fill_cache(self.workers)
+            workers = self._train_workers(batch_size // self.world)
+            pinned = self.device.type == "cuda"
+            self._loader = make_loader(self._train, self._keys, workers, keep=True, pinned=pinned)
         self._keys[:] = [(epoch, batch) for batch in positions]
         self._epochs_begun += 1
         return self._epoch(self._epochs_begun, iter(self._loader), torch.from_numpy(rows))
@@ -384,7 +422,8 @@ class ImageData:
     def batch_positions(self, epoch: int, batch_size: int, start: int = 0) -> tuple[list[np.ndarray], np.ndarray]:
         """Which training images this rank sees in each batch of an epoch, and their places in the global batch.
 
-        Mirrored places stay together, so that Mixup's partner (the batch in reverse) is on the same rank.
+        Mirrored places stay together, so that Mixup's partner (the batch in reverse) is on the same rank. With repeated
+        augmentation an epoch has as many batches, of fewer images, each several times in a batch (as in DeiT).
         """
         if self.world > 1 and batch_size % (2 * self.world):
             raise ValueError(
@@ -395,6 +434,9 @@ class ImageData:
         place = np.arange(batch_size)
         rows = place[np.minimum(place, batch_size - 1 - place) % self.world == self.rank]
         order = np.argsort(hashed(self.seed, ORDER, epoch, np.arange(self.train_size)), kind="stable")
+        if (repeats := self.config.repeated_aug) > 1:
+            first = np.repeat(order[: -(-self.train_size // repeats)], repeats)[: self.train_size]
+            order = first + self.train_size * (np.arange(self.train_size) % repeats)
         return [order[batch * batch_size + rows] for batch in range(start, self.train_size // batch_size)], rows
 
     def _epoch(self, number: int, batches: Iterator[Any], rows: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -405,7 +447,7 @@ class ImageData:
 
     def train_groups(self, groups: Sequence[np.ndarray]) -> Iterator[Batch]:
         """Training images at these positions, group by group, as epoch 0 shows them."""
-        loader = make_loader(self._train, [(0, group) for group in groups], self.config.workers)
+        loader = make_loader(self._train, [(0, group) for group in groups], self.workers)
         for images, targets, broken in loader:
             self._note_broken(images, broken)
             yield images, targets
@@ -425,7 +467,7 @@ class ImageData:
 
     def _read(self, split: Split, indices: np.ndarray) -> Iterator[tuple[int, np.ndarray | None]]:
         """Indices and bytes of images; None for those that cannot be read."""
-        arrays = decoded(Decoder(split, self.config, self.config.crop_pct), indices, self.config.workers)
+        arrays = decoded(Decoder(split, self.config, self.config.crop_pct), indices, self.workers)
         for index, array in zip(indices.tolist(), arrays, strict=True):
             if array is None:
                 self._skip(split, [index])
@@ -464,10 +506,21 @@ class ImageData:
         """Held-out images start … stop - 1 of a fixed order, every beginning of which is balanced over classes."""
         return self.search_at(np.arange(start, min(stop, self.search_size)))
 
+    @cached_property
+    def _search_on_device(self) -> Tensor | None:
+        """The bytes of the held-out images on a GPU, if a quarter of what is free there holds them."""
+        images = self._search[1]
+        if images is None or self.device.type != "cuda" or images.nbytes > torch.cuda.mem_get_info(self.device)[0] // 4:
+            return None
+        return torch.from_numpy(images).to(self.device)
+
     def search_at(self, places: np.ndarray) -> Batch:
         """Held-out images at these places of the fixed order."""
         indices, images = self._search
         part = indices[places]
+        if (there := self._search_on_device) is not None:
+            chosen_there = there[torch.from_numpy(places).to(self.device)]
+            return normalised_there(chosen_there, self.config), torch.from_numpy(self.split.targets[part])
         chosen = self._stacked(self._read(self.split, part), len(part))[1] if images is None else images[places]
         return normalised(chosen, self.config), torch.from_numpy(self.split.targets[part])
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -60,6 +61,56 @@ class Ranks:
             value = read()
         self.wait()
         return value if self.first else read()
+
+
+BUCKET = 2**22  # numbers of a gradient that are summed at once
+
+
+@contextmanager
+def summing_gradient(gradient: Tensor, model: nn.Module, ranks: Ranks, bucket: int = BUCKET) -> Iterator[None]:
+    """Sum a flat gradient over ranks while the model's backward pass, in the block, still computes the rest of it.
+
+    The gradients of the model's parameters are views of `gradient`, which holds its sums with those of other models
+    already. A piece of it is sent off once all parameters that lie in it have theirs; pieces from the last to the
+    first, as a backward pass fills them, and in the same order on all ranks. Afterwards the whole sum is there.
+    """
+    if ranks.world == 1:
+        yield
+        return
+    pieces = gradient.split(bucket)
+    missing = [0] * len(pieces)  # parameters that lie in a piece and have no gradient yet
+    pending: list[Any] = []
+
+    def send() -> None:
+        while len(pending) < len(pieces) and not missing[-1 - len(pending)]:
+            pending.append(dist.all_reduce(pieces[-1 - len(pending)], async_op=True))
+
+    def note(places: range) -> Callable[[Tensor], None]:
+        def noted(parameter: Tensor) -> None:
+            for place in places:
+                missing[place] -= 1
+            send()
+
+        return noted
+
+    hooks = []
+    for parameter in model.parameters():
+        if parameter.requires_grad and parameter.grad is not None:
+            first = parameter.grad.storage_offset()
+            extent = sum((n - 1) * s for n, s in zip(parameter.grad.shape, parameter.grad.stride(), strict=True))
+            places = range(first // bucket, (first + extent) // bucket + 1)
+            for place in places:
+                missing[place] += 1
+            hooks.append(parameter.register_post_accumulate_grad_hook(note(places)))
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+    missing[:] = [0] * len(pieces)  # what is left has no part in the loss
+    send()
+    for work in pending:
+        work.wait()
 
 
 class _Sum(torch.autograd.Function):
@@ -144,6 +195,15 @@ def start(device: str = "auto") -> Ranks:
         store = dist.PrefixStore(f"restart-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
         dist.init_process_group("nccl" if on_gpu else "gloo", store=store, rank=rank, world_size=world)
     return Ranks(dist.get_rank() if world > 1 else 0, world, where)
+
+
+def mixed_precision(wanted: bool, device: torch.device, dtype: str = "auto") -> torch.dtype | None:
+    """The type of mixed precision on a GPU: bfloat16 where it computes with it, float16 on older ones (V100)."""
+    if not wanted or device.type != "cuda":
+        return None
+    if dtype == "auto":
+        dtype = "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float16"
+    return getattr(torch, dtype)
 
 
 def stop() -> None:

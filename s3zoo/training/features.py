@@ -13,7 +13,7 @@ import json
 import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ def augmentations(data: Data) -> list[str]:
     """The settings that make a training image look different from epoch to epoch."""
     still: dict[str, Any] = {
         "scale": (1, 1), "ratio": (1, 1), "random_crop_pad": 0, "hflip": 0, "color_jitter": 0, "auto_augment": "",
-        "reprob": 0, "mixup": 0, "cutmix": 0,
+        "reprob": 0, "mixup": 0, "cutmix": 0, "repeated_aug": 1,
     }  # fmt: skip
     return [f"data.{key}" for key, value in still.items() if getattr(data, key) != value]
 
@@ -70,11 +70,14 @@ class FeatureData(ImageData):
     """
 
     def __init__(
-        self, config: Data, seed: int, tower: nn.Module, ranks: Ranks, *, amp: bool = False, cache: str = "none",
-        folder: Path | None = None, run_folder: Path | None = None, log: Log | None = None, stop: Stop | None = None,
+        self, config: Data, seed: int, tower: nn.Module, ranks: Ranks, *, amp: torch.dtype | None = None,
+        cache: str = "none", folder: Path | None = None, run_folder: Path | None = None, log: Log | None = None,
+        stop: Stop | None = None,
     ) -> None:  # fmt: skip
         log, stop = log or Log(None, speaks=False), stop or Stop()
-        super().__init__(config, seed, rank=ranks.rank, world=ranks.world, say=log.say, folder=run_folder)
+        super().__init__(
+            config, seed, rank=ranks.rank, world=ranks.world, say=log.say, folder=run_folder, device=ranks.device
+        )
         if cache == "all" and (varied := augmentations(config)):
             raise ValueError(
                 f"tower.cache is 'all', but training images are augmented ({', '.join(varied)}), so that their features"
@@ -95,7 +98,7 @@ class FeatureData(ImageData):
         device = self.ranks.device
         computed = {
             "device": device.type,
-            "amp": self.amp,
+            "amp": {None: False, torch.bfloat16: True}.get(self.amp, str(self.amp)),
             "threads": torch.get_num_threads() if device.type == "cpu" else 0,
             "torch": torch.__version__,
             "timm": timm.__version__,
@@ -121,7 +124,7 @@ class FeatureData(ImageData):
         for group in images.to(self.ranks.device).split(GROUP):
             lacking = GROUP - len(group)
             whole = torch.cat([group, group[-1:].expand(lacking, -1, -1, -1)]) if lacking else group
-            with torch.autocast(self.ranks.device.type, dtype=torch.bfloat16, enabled=self.amp):
+            with torch.autocast(self.ranks.device.type, dtype=self.amp) if self.amp else nullcontext():
                 parts.append(tower_features(self.tower, whole, self.depth)[: len(group)].float())
         return torch.cat(parts)
 

@@ -29,7 +29,7 @@ from s3zoo.space import Space
 from s3zoo.supernet import Supernet
 from s3zoo.training import checkpoint
 from s3zoo.training.config import Train
-from s3zoo.training.distributed import Ranks, separate_batch_norms, synchronise_batch_norms
+from s3zoo.training.distributed import Ranks, separate_batch_norms, summing_gradient, synchronise_batch_norms
 from s3zoo.training.log import Log
 from s3zoo.training.optimizers import (
     check_optimizer,
@@ -232,6 +232,35 @@ def step_archs(space: Space, sampling: str, seed: int, step: int) -> list[Arch]:
 # The loop
 
 
+class LossScale:
+    """float16 has no numbers below 6e-8, so a loss is multiplied before the backward pass and its gradient divided
+    after it. A gradient that overflows costs the step and halves the factor; after many good steps it is doubled."""
+
+    PATIENCE = 2000  # good steps
+
+    def __init__(self, dtype: torch.dtype | None) -> None:
+        self.on = dtype == torch.float16
+        self.factor, self.good, self.skipped = 2.0**16 if self.on else 1.0, 0, 0
+
+    def overflowed(self) -> bool:
+        """After a step whose gradient is not finite: whether a smaller factor may help."""
+        self.good, self.skipped = 0, self.skipped + 1
+        self.factor /= 2
+        return self.factor >= 1
+
+    def went_well(self) -> None:
+        self.good += 1
+        if self.on and self.good % self.PATIENCE == 0:
+            self.factor *= 2
+
+    def state(self) -> dict[str, Any]:
+        return {"loss_scale": [self.factor, self.good, self.skipped]} if self.on else {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        if self.on and "loss_scale" in state:
+            self.factor, self.good, self.skipped = state["loss_scale"]
+
+
 def steps_in_epoch(train: Train, data: TrainData, ranks: Ranks) -> int:
     """Whole batches only; a batch must divide into micro-batches and ranks."""
     if train.batch_size > data.train_size:
@@ -265,14 +294,14 @@ def fit(
     log: Log,
     name: str,
     stop: Stop | None = None,
-    amp: bool = False,
+    amp: torch.dtype | None = None,
     at_epoch_end: Any = None,
     run: str = "",
 ) -> list[dict[str, Any]]:
     """Train to the end, from the newest checkpoint in `folder` if there is one; returns the epochs' records.
 
-    `at_epoch_end(epoch)` may add to the record of an epoch. `run` names the run in checkpoints and records; those of
-    another one are refused.
+    `amp` is the type of mixed precision, or None. `at_epoch_end(epoch)` may add to the record of an epoch. `run` names
+    the run in checkpoints and records; those of another one are refused.
     """
     stop = stop or Stop()
     steps_per_epoch = steps_in_epoch(train, data, ranks)
@@ -282,7 +311,8 @@ def fit(
     check_optimizer(train)
     optimizer = make_optimizer(task, train)
     schedule = make_schedule(optimizer, train, steps_per_epoch)
-    average = {n: w.detach().clone() for n, w in task.weights.items()} if train.ema else {}
+    average = {name: tensor.clone() for name, tensor in _averaged(task).items()} if train.ema else {}
+    scale = LossScale(amp)
 
     start, running = 0, (0.0, 0)
     saved = checkpoint.load(folder, log.say)
@@ -291,9 +321,11 @@ def fit(
         check_run(state.get("run", ""), run, folder)
         try:
             _restore(task, optimizer, average, tensors, state)
+            scale.restore(state)
         except (KeyError, ValueError) as error:
+            why = f"it lacks {error}" if isinstance(error, KeyError) else error
             raise ValueError(
-                f"The checkpoint in {folder} cannot be resumed from ({error}); remove that folder to begin anew."
+                f"The checkpoint in {folder} cannot be resumed from ({why}); remove that folder to begin anew."
             ) from error
         start, running = state["step"], tuple(state["running"])  # type: ignore[assignment]
         if start < total:
@@ -305,7 +337,7 @@ def fit(
     def save(step: int) -> None:
         if ranks.first:
             tensors, state = _state(task, optimizer, average)
-            checkpoint.save(folder, step, tensors, {"run": run, "running": running, **state})
+            checkpoint.save(folder, step, tensors, {"run": run, "running": running, **state, **scale.state()})
 
     last_save = time.monotonic()
     meter = log.progress(name, total, start)
@@ -314,11 +346,11 @@ def fit(
         epoch, first = divmod(step, steps_per_epoch)
         batches = data.train_batches(epoch, train.batch_size, start_batch=first)
         for images, targets, rows in batches:
-            images, targets = _moved(images, ranks.device), targets.to(ranks.device)
+            images, targets = _moved(images, ranks.device), _moved(targets, ranks.device)
             images, targets = data.mixup(images, targets, step, train.label_smoothing)
             schedule.step_update(step)
             try:
-                loss, asked = _step(task, optimizer, images, targets, rows, train, step, seed, ranks, amp, stop)
+                loss, asked = _step(task, optimizer, images, targets, rows, train, step, seed, ranks, amp, scale, stop)
             except FloatingPointError as error:
                 log.close_progress()
                 good = (
@@ -329,13 +361,14 @@ def fit(
                 remedy = _remedy(task, images, targets, train, begun=step > start)
                 raise ValueError(f"{name}: {error} at step {step}; {good} in {folder}. {remedy}") from None
             if train.ema:
-                torch._foreach_lerp_(list(average.values()), [w.detach() for w in task.weights.values()], 1 - train.ema)
+                _average(average, _averaged(task), train.ema)
             step += 1
             running = (running[0] + loss, running[1] + 1)
             meter.update(step, loss=running[0] / running[1])
             if step % steps_per_epoch == 0:
                 lr = optimizer.param_groups[0]["lr"]
                 row = {"epoch": epoch, "step": step, "loss": running[0] / running[1], "lr": lr}
+                row |= {"skipped": scale.skipped} if scale.on else {}
                 running = (0.0, 0)
                 if at_epoch_end is not None:
                     row |= at_epoch_end(epoch)
@@ -353,52 +386,57 @@ def fit(
     log.close_progress()
     if train.ema:  # what was averaged is what is used from here on
         with torch.no_grad():
-            for key, weight in task.weights.items():
-                weight.copy_(average[key])
+            for key, tensor in _averaged(task).items():
+                tensor.copy_(average[key])
     return records.rows
 
 
 def _step(
     task: TrainTask, optimizer: torch.optim.Optimizer, images: Inputs, targets: Tensor, rows: Tensor, train: Train,
-    step: int, seed: int, ranks: Ranks, amp: bool, stop: Stop,
+    step: int, seed: int, ranks: Ranks, amp: torch.dtype | None, scale: LossScale, stop: Stop,
 ) -> tuple[float, bool]:  # fmt: skip
     """Sum the gradients of all models of the step over all samples and ranks, then one optimizer step.
 
     Returns the loss, and whether some rank was asked to stop; raises FloatingPointError, on all ranks and before any
-    weight is changed, if the loss or the gradient is not finite.
+    weight is changed, if the loss or the gradient is not finite. The host waits for the device once.
     """
     task.gradient.zero_()
-    device = ranks.device.type
-    total_loss = 0.0
+    total_loss = torch.zeros((), dtype=torch.float64, device=ranks.device)
     sharded = ranks.world > 1 or train.accumulate > 1
     models = task.models(step)
     for index, model in enumerate(models):
         if ranks.world > 1:
             synchronise_batch_norms(model)
-        parts = zip(*(_chunks(part, train.accumulate) for part in (images, targets, rows)), strict=True)
-        for part_images, part_targets, part_rows in parts:
+        parts = list(zip(*(_chunks(part, train.accumulate) for part in (images, targets, rows)), strict=True))
+        for number, (part_images, part_targets, part_rows) in enumerate(parts, 1):
             if sharded:
-                _place_rows(model, train.batch_size, part_rows.to(ranks.device))
+                _place_rows(model, train.batch_size, _moved(part_rows, ranks.device))
             torch.manual_seed(seed_from(seed, "drop", step, index))
-            with torch.autocast(device, dtype=torch.bfloat16) if amp else nullcontext():
+            with torch.autocast(ranks.device.type, dtype=amp) if amp else nullcontext():
                 loss = task.loss(
                     model, part_images, part_targets, smoothing=train.label_smoothing, step=step, rows=part_rows
                 )
             loss = loss / train.batch_size
-            loss.backward()
-            total_loss += loss.item() / len(models)
+            last = model is models[-1] and number == len(parts)
+            with summing_gradient(task.gradient, model, ranks) if last else nullcontext():
+                (loss * scale.factor).backward()
+            total_loss += loss.detach().double() / len(models)
         if sharded:  # subnets share their blocks, and others than this one are evaluated and calibrated between steps
             _place_rows(model, 0, None)
             separate_batch_norms(model)
-    ranks.sum(task.gradient)
-    agreed = torch.tensor([total_loss, float(stop.asked)], device=ranks.device)
+    if scale.on:
+        task.gradient.div_(scale.factor)
+    agreed = torch.stack([total_loss.float(), torch.full((), float(stop.asked), device=ranks.device)])
     ranks.sum(agreed)
-    loss_value, asked = agreed.tolist()
+    norm_of_all = torch.linalg.vector_norm(task.gradient)
+    loss_value, asked, norm = torch.cat([agreed, norm_of_all[None]]).tolist()
     if not math.isfinite(loss_value):
         raise FloatingPointError(f"the loss became {loss_value}")
-    norm = float(torch.linalg.vector_norm(task.gradient))
     if not math.isfinite(norm):
+        if scale.on and scale.overflowed():
+            return loss_value, asked > 0
         raise FloatingPointError(f"the norm of the gradient became {norm}")
+    scale.went_well()
     task.before_step(optimizer)
     if train.clip_grad:
         torch.nn.utils.clip_grad_norm_([w for w in task.weights.values() if w.grad is not None], train.clip_grad)
@@ -430,7 +468,7 @@ def _moved(inputs: Inputs, device: torch.device) -> Inputs:
         return {key: _moved(value, device) for key, value in inputs.items()}
     if isinstance(inputs, tuple):
         return tuple(_moved(value, device) for value in inputs)
-    return inputs.to(device)
+    return inputs.to(device, non_blocking=True)
 
 
 def _chunks(inputs: Inputs, count: int) -> list[Inputs]:
@@ -451,6 +489,18 @@ def _place_rows(model: nn.Module, batch: int, rows: Tensor | None) -> None:
 
 
 # State
+
+
+def _averaged(task: TrainTask) -> dict[str, Tensor]:
+    """What an exponential moving average is taken of: weights and, as in timm's ModelEmaV3, batch-norm statistics."""
+    return {name: weight.detach() for name, weight in task.weights.items()} | task.buffers()
+
+
+def _average(average: dict[str, Tensor], now: dict[str, Tensor], decay: float) -> None:
+    floats = [name for name in average if average[name].is_floating_point()]
+    torch._foreach_lerp_([average[name] for name in floats], [now[name] for name in floats], 1 - decay)
+    for name in average.keys() - floats:  # counters
+        average[name].copy_(now[name])
 
 
 def _state(

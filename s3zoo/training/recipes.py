@@ -6,7 +6,8 @@ from typing import Any
 
 from s3zoo.training.config import Data, Train
 
-# DeiT's augmentation but for repeated augmentation, which AutoFormer leaves out too. The folder is given by --data.
+# DeiT's augmentation but for repeated augmentation (data.repeated_aug=3), which AutoFormer leaves out too.
+# The folder is given by --data.
 DEIT_AUGMENTATION: dict[str, Any] = {
     "auto_augment": "rand-m9-mstd0.5-inc1",  # timm leaves color_jitter out where this is on, as DeiT does
     "reprob": 0.25,

@@ -28,7 +28,7 @@ from s3zoo.training.accuracy import hits, resumable_accuracy
 from s3zoo.training.config import Data, TrainRun
 from s3zoo.training.data import ImageData
 from s3zoo.training.distil import Student, Teacher
-from s3zoo.training.distributed import Ranks
+from s3zoo.training.distributed import Ranks, mixed_precision
 from s3zoo.training.folder import check_folder, claim_folder
 from s3zoo.training.log import Log
 from s3zoo.training.loop import ModelTask, Stop, check, fit, layer_scales, seed_from
@@ -43,9 +43,11 @@ class Training:
     ) -> None:
         self.folder, self.ranks, self.log, self.stop = folder, ranks, log, stop
         torch.set_num_threads(run.threads)
-        self.amp = run.amp and ranks.device.type == "cuda"
+        self.amp = mixed_precision(run.amp, ranks.device, run.amp_dtype)
         data = resolved(run)
-        self.data = ImageData(data, run.seed, rank=ranks.rank, world=ranks.world, say=log.say, folder=folder)
+        self.data = ImageData(
+            data, run.seed, rank=ranks.rank, world=ranks.world, say=log.say, folder=folder, device=ranks.device
+        )
         self.data.check_splits(check_data)
         check(run.train, self.data, ranks)  # says at once what cannot be
         # From here on the config says everything, so that what the model says of itself may change later.

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from s3zoo.files import read_json, write_json
 from s3zoo.training.data import normalised
-from s3zoo.training.distributed import Ranks
+from s3zoo.training.distributed import Ranks, mixed_precision
 from s3zoo.training.folder import check_folder, claim_folder
 from s3zoo.training.log import Log
 from s3zoo.training.loop import ModelTask, Stop, fit, seed_from
@@ -104,7 +104,7 @@ class VqaTraining:
         clock = time.process_time()
         fit(
             task, run.train, data, seed=run.seed, ranks=self.ranks, folder=self.folder / "train", log=self.log,
-            name=run.name, stop=self.stop, amp=run.amp and self.ranks.device.type == "cuda",
+            name=run.name, stop=self.stop, amp=mixed_precision(run.amp, self.ranks.device),
             run=self.name,
         )  # fmt: skip
         cpu = time.process_time() - clock  # of this process since it was last started
