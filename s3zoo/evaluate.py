@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from s3zoo import cost
-from s3zoo.checks import Threads, typed
+from s3zoo.checks import Count, Range, Threads, Workers, typed
 from s3zoo.families import FAMILIES
 from s3zoo.models.open import label_names, open_model
 from s3zoo.training.accuracy import wilson
@@ -37,6 +37,11 @@ from s3zoo.training.distributed import start
 from s3zoo.training.splits import TEST_NAMES, TRAIN_NAMES, Split, open_split
 
 PASSES, SECONDS = 20, 3.0  # of the measurement of speed: so many passes or so long, at least three
+LIMITS = {
+    "batch_size": Annotated[int, Range(1, 100_000)],
+    "limit": Count,
+    "workers": Workers,
+}
 COLUMNS = ("top1", "top5", "params", "macs", "throughput", "memory")
 
 
@@ -62,8 +67,8 @@ def main(argv: list[str] | None = None) -> int:
     add("--untrained", action="store_true", help="random weights: for size and speed where none are published")
     add("--json", action="store_true", help="a JSON list instead of the table")
     arguments = parser.parse_args(argv)
-    if arguments.batch_size < 1 or arguments.limit < 0:
-        raise ValueError(f"--batch-size is {arguments.batch_size} and --limit {arguments.limit}; use numbers above 0.")
+    for name, kind in LIMITS.items():
+        typed(getattr(arguments, name), kind, f"--{name.replace('_', '-')}")
     if arguments.untrained and arguments.data:
         raise ValueError("--untrained networks have no accuracy worth measuring; leave --data out.")
     if arguments.threads:

@@ -38,6 +38,7 @@ from s3zoo.models.s3 import S3, timm_differs, timm_model_args, to_timm_state_dic
 TIMM_ARCHITECTURE = "swin_s3_tiny_224"  # timm's Swin takes every gene that a uniform stage has as an argument
 TOLERANCE = 1e-5  # of logits, relative to the largest one where that is above 1
 OPSET, OPSETS = 20, range(18, 24)
+LARGEST_SIDE = 8192  # of images, in pixels
 ONNX_PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 
 
@@ -254,8 +255,10 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     size = None
     if args.img_size:
-        if len(args.img_size) > 2 or min(args.img_size) < 1:
-            raise ValueError(f"--img-size is {args.img_size}, but must be one positive number, or height and width.")
+        if len(args.img_size) > 2 or not 1 <= min(args.img_size) <= max(args.img_size) <= LARGEST_SIDE:
+            raise ValueError(
+                f"--img-size is {args.img_size}, but must be one number, or height and width, from 1 to {LARGEST_SIDE}."
+            )
         size = (args.img_size[0], args.img_size[-1])
     if args.to == "onnx":
         check_onnx(args.out, args.opset)  # before weights are fetched

@@ -31,6 +31,7 @@ from s3zoo.versions import Migration, migrated
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 ALLOW_NONFINITE = "S3ZOO_ALLOW_NONFINITE"  # environment variable: whoever wants to look at broken weights sets it to 1
+LARGEST_IMAGE = 1 << 28
 LARGEST = 1 << 20  # of sizes and counts in a config: more is a mistake, or meant to fill the memory
 
 _ZOO_ARGS: Fields = {
@@ -300,6 +301,8 @@ def _check_pretrained_cfg(cfg: Any, where: str, strict: bool) -> None:
     for key in check.keys() & {*_SIZES, "pool_size", "test_pool_size"}:
         if len(cfg[key]) != (3 if key in _SIZES else 2) or not all(_whole(side) for side in cfg[key]):
             raise ValueError(f"{where} has {key} {cfg[key]!r}, but it must be a list of whole numbers from 1.")
+        if math.prod(cfg[key]) > LARGEST_IMAGE:
+            raise ValueError(f"{where} has {key} {cfg[key]!r}, which is more than {LARGEST_IMAGE:,} numbers an image.")
     for key in check.keys() & {"mean", "std"}:
         good = [isinstance(v, int | float) and (v > 0 or key == "mean") for v in cfg[key]]
         if not good or not all(good):

@@ -7,6 +7,7 @@ first without looking at the second, and fall back to a pickle if it does not fi
 import dataclasses
 import logging
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,9 @@ def fit_weights(
             continue
         value = weights[name]
         try:
-            value = adapt(name, value, target.shape)
+            with warnings.catch_warnings():  # of timm's resizing about itself
+                warnings.simplefilter("ignore")
+                value = adapt(name, value, target.shape)
         except (RuntimeError, IndexError):
             pass  # a foreign shape: named below
         channels = name == model.first_conv + ".weight" and value.ndim == 4 and value.shape[1] == 3 != model.in_chans

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 import s3zoo  # noqa: F401  (its models are timm's from here on)
 from s3zoo.files import settle
-from s3zoo.models.folder import CONFIG, WEIGHTS, check_finite, check_sums, read_network
+from s3zoo.models.folder import CONFIG, WEIGHTS, check_finite, check_safetensors, check_sums, read_network
 from s3zoo.models.loading import find_weights
 from s3zoo.models.official import read_checkpoint
 
@@ -85,10 +85,13 @@ def open_model(spec: str, *, pretrained: bool = True, **options: Any) -> Any:
     name = source(spec)
     config = described(name)
     folder = Path(name.removeprefix("local-dir:"))
-    if pretrained and name.startswith("local-dir:") and "sha256" in config.get("s3zoo", {}):
-        if not (folder / WEIGHTS).is_file():
-            raise ValueError(f"{str(folder)!r} holds no {WEIGHTS}, and no other file is loaded; give its folder.")
-        check_sums(folder, [WEIGHTS], config["s3zoo"]["sha256"])
+    if pretrained and name.startswith("local-dir:"):
+        if "sha256" in config.get("s3zoo", {}):
+            if not (folder / WEIGHTS).is_file():
+                raise ValueError(f"{str(folder)!r} holds no {WEIGHTS}, and no other file is loaded; give its folder.")
+            check_sums(folder, [WEIGHTS], config["s3zoo"]["sha256"])
+        if (folder / WEIGHTS).is_file():
+            check_safetensors(folder / WEIGHTS)
     while True:
         try:
             model = _in_one_sentence(spec, lambda: timm.create_model(name, pretrained=pretrained, **options))

@@ -68,7 +68,7 @@ def search(
     path = folder / "result.json"
     if path.exists():
         log.say(f"This run is finished; its result is in {path}")
-        return read_json(path)
+        return read_json(path, {"name": str, "seed": int, "winners": list})
     if run.hierarchy == "glit":
         found, visited = glit.search_hierarchy(context)
     else:

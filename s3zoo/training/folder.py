@@ -38,7 +38,7 @@ def check_folder(folder: Path, run: Any, **identity: Any) -> str:
             for path in sorted(folder.glob(pattern)):
                 check_run(_owner(path), name, path)
         return name
-    then = read_json(folder / "run.json")
+    then = read_json(folder / "run.json", {"config": dict})
     changed = [key for key in difference(completed(then["config"], run), to_dict(run)) if not _harmless(key)]
     if changed:
         raise ValueError(

@@ -109,7 +109,7 @@ class Training:
         path = self.folder / "result.json"
         if path.exists():
             self.log.say(f"This run is finished; its result is in {path}")
-            return read_json(path)
+            return read_json(path, {"name": str, "seed": int})
         run, model = self.run, self.model
         if self.teacher is not None and run.distil.cache:
             self.teacher.keep(self.data, self.folder / "teacher.safetensors", self.ranks, self.log, self.stop)

@@ -28,7 +28,7 @@ import torch
 from s3zoo.cards import Facts, files, registered, registered_names, weights_source
 from s3zoo.cards.facts import NO_WEIGHTS, quantity
 from s3zoo.families import FAMILIES
-from s3zoo.files import replacing
+from s3zoo.files import check_fields, read_json, replacing
 from s3zoo.zoo.page import page, plot
 
 BATCH, ROUNDS = 8, 3
@@ -114,7 +114,16 @@ def measure(names: Sequence[str], say: Callable[[str], None], *, batch: int = BA
 
 
 def read_throughput(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    if not path.exists():
+        return {}
+    remedy = "measure again with --throughput all, or name another --throughput-file"
+    content = read_json(path, {"models": dict}, remedy=remedy)
+    for name, entry in content["models"].items():
+        try:
+            check_fields(entry, {"arch": str, "images_per_second": (int, float)})
+        except ValueError as error:
+            raise ValueError(f"{path} cannot be used: of {name[:60]!r}, {error}; {remedy}.") from None
+    return content
 
 
 def update_throughput(path: Path, archs: dict[str, str], again: bool, say: Callable[[str], None]) -> dict[str, Any]:

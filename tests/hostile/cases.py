@@ -199,13 +199,14 @@ TABLE: dict[str, list[Case]] = {
         *each(SPEED, Edit("speed.json", "models.s3_tiny.images_per_second", "x")),
         *each(
             f"{TRAIN} --out out",
-            Make("data/train/ant/0.png", "fifo"), Make("data/train/ant", "loop"), Make("data/train/ant", "nothing"),
+            Make("data/train/ant", "loop"), Make("data/train/ant", "nothing"),
             Make("data/test", "nothing"), Make("data/train", "loop"), Make("data/test", "folder"),
             Make("data/train/ant", "folder"), Put(f"data/train/dog/{'y' * 250}.png", "html"),
             *puts("train.py", "x=( config=3 import(planted) 1/0 nul"), Make("train.py", "folder"),
             Make("train.py", "nothing"),
         ),
-        *each(TARS, *(Cut("tars/train.tar", part) for part in (0.0, 0.3, 0.7))),
+        *each(f"{TRAIN} --out out", *(Make("data/train/ant/0.png", kind) for kind in KINDS), codes=(0, 2), late=True),
+        *each(TARS, *(Cut("tars/train.tar", part) for part in (0.0, 0.3))),
         *each(TARS, *puts("tars/test.tar", "empty html zip"), late=True),
         *settings(
             f"{TRAIN} --out out",
@@ -287,10 +288,14 @@ TABLE: dict[str, list[Case]] = {
         *each(f"{VQA_TRAIN} --out vqa", *puts("vqa/run.json", "list null"), *puts("vqa/result.json", "list")),
         *each(
             f"{VQA_TRAIN} --out out --set model.bert=bert",
-            Edit("bert/config.json", "auto_map", {"AutoConfig": "planted.Config", "AutoModel": "planted.Model"}),
             Edit("bert/config.json", "model_type", "planted"), Edit("bert/config.json", "hidden_size", 10**9),
             *puts("bert/config.json", DOCUMENTS), *puts("bert/model.safetensors", TENSORS),
             *puts("bert/vocab.txt", "empty"), Make("bert/model.safetensors", "nothing"),
+        ),
+        *each(
+            f"{VQA_TRAIN} --out out --set model.bert=bert",
+            Edit("bert/config.json", "auto_map", {"AutoConfig": "planted.Config", "AutoModel": "planted.Model"}),
+            codes=(0, 2),
         ),
         *settings(
             f"{VQA_TRAIN} --out out",

@@ -156,7 +156,7 @@ def detectors(folder: Path) -> None:
     from mmengine.registry import MODELS
     from test_mm_e2e import DETECTOR, SEGMENTER, write_config
 
-    from s3zoo.transfer.mm.config import load_config, portable, register, set_classes
+    from s3zoo.transfer.mm.config import load_mm_config, portable, register, set_classes
     from s3zoo.transfer.mm.folder import export_detector
 
     write_coco(folder / "coco", images=2)
@@ -165,7 +165,7 @@ def detectors(folder: Path) -> None:
         ("detector", DETECTOR, SHAPES, {"epochs": 1}), ("segmenter", SEGMENTER, SEGMENTS, {"iterations": 1}),
     ):  # fmt: skip
         write_config(folder / f"{name}.py", text, **options)
-        cfg = load_config(str(folder / f"{name}.py"))
+        cfg = load_mm_config(str(folder / f"{name}.py"))
         set_classes(cfg, names)
         register(cfg)
         network = MODELS.build(cfg.model)

@@ -10,7 +10,7 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from mmengine.config import Config, DictAction
 from mmengine.logging import MMLogger
 from mmengine.model import MMDistributedDataParallel, is_model_wrapper, revert_sync_batchnorm
 from mmengine.runner import Runner, find_latest_checkpoint
+from PIL import UnidentifiedImageError
 from torch import Tensor
 
 from s3zoo.models.loading import load_weights
@@ -102,6 +103,19 @@ class _Runner(Runner):
         return checkpoint
 
 
+@contextlib.contextmanager
+def _readable() -> Iterator[None]:
+    """An image or label map of the dataset that cannot be decoded is named in a sentence."""
+    try:
+        yield
+    except (AssertionError, UnidentifiedImageError) as error:  # mmcv's; Pillow's, which reads label maps
+        found = re.search(r"(?:failed to load image|cannot identify image file)(?:: (\S+))?", str(error))
+        if found is None:
+            raise
+        what = f"The image {found[1]!r}" if found[1] else "A label map of the dataset"
+        raise ValueError(f"{what} cannot be decoded; repair or remove it and repeat the command.") from error
+
+
 def _runner(cfg: Config) -> _Runner:
     """Under torchrun the processes are joined here: mmengine would want a GPU for it."""
     ranks = distributed.start()
@@ -180,7 +194,7 @@ def train(argv: list[str] | None = None) -> int:
         if first():
             size = sum(p.numel() for p in net.parameters())
             print(f"{type(net).__name__}, {size / 1e6:.1f}M parameters; log and checkpoints in {cfg.work_dir}")
-        with contextlib.redirect_stdout(_Aside(runner.logger)):
+        with contextlib.redirect_stdout(_Aside(runner.logger)), _readable():
             runner.train()
         if first():
             meta = dict(runner.train_dataloader.dataset.metainfo)
@@ -267,7 +281,7 @@ def test(argv: list[str] | None = None) -> int:
         runner = _runner(cfg)
         model = runner.model.module if is_model_wrapper(runner.model) else runner.model
         load_weights(model.module if args.tta else model, weights, name)
-        with contextlib.redirect_stdout(_Aside(runner.logger)):
+        with contextlib.redirect_stdout(_Aside(runner.logger)), _readable():
             metrics = runner.test()
         if first():
             path = Path(cfg.work_dir) / "metrics.json"

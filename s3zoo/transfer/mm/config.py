@@ -250,7 +250,7 @@ def _check_categories(data: Any, names: Sequence[str]) -> None:
     path = Path(data.get("data_root") or ".") / data.ann_file
     try:
         listed = [row["name"] for row in json.loads(path.read_text(encoding="utf-8"))["categories"]]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path.as_posix()!r} is not in COCO's format ({type(error).__name__}: {error}).") from None
     absent = [name for name in names if name not in listed]
     if absent:

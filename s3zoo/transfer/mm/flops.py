@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from mmengine.config import Config
@@ -26,6 +26,7 @@ from mmengine.registry import MODELS
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from s3zoo.checks import Range, typed
 from s3zoo.transfer.mm.config import load_mm_config, quiet, register, without_pretrained
 
 BOXES, MASKS = 1000, 100
@@ -134,6 +135,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--size", type=int, nargs=2, metavar=("HEIGHT", "WIDTH"), help="another size of the image")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args(argv)
+    typed(args.size or [], tuple[Annotated[int, Range(1, 100_000)], ...], "--size")
     quiet()
     found = {}
     for name in args.config:

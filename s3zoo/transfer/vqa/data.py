@@ -238,14 +238,14 @@ class Images:
 def decode(path: Path, config: VqaData) -> np.ndarray:
     """A file as bytes (3, img_size, img_size)."""
     size = (config.img_size, config.img_size)
+    if not path.is_file():
+        raise ValueError(f"There is no image at {str(path)!r}; give one that exists.")
     try:
         with Image.open(path) as file:
             image = file.convert("RGB")
         if image.size != size:
             image = image.resize(size, Image.Resampling[config.interpolation.upper()])
         return channels_first(image)
-    except FileNotFoundError:
-        raise ValueError(f"There is no image at {str(path)!r}.") from None
     except KeyError:
         raise ValueError(
             f"data.interpolation is {config.interpolation!r}, but must be bilinear, bicubic or another of Pillow's."

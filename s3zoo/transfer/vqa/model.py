@@ -20,7 +20,16 @@ from s3zoo import __version__
 from s3zoo.files import Fields, check_fields, read_json
 from s3zoo.models import ENTRYPOINTS
 from s3zoo.models._base import ZooModel
-from s3zoo.models.folder import CONFIG, INTERPOLATIONS, WEIGHTS, Kind, check_args
+from s3zoo.models.folder import (
+    CONFIG,
+    INTERPOLATIONS,
+    LARGEST,
+    WEIGHTS,
+    Kind,
+    check_args,
+    check_safetensors,
+    read_json_object,
+)
 from s3zoo.models.loading import load_weights
 from s3zoo.models.official import read_checkpoint
 from s3zoo.models.open import model_folder, open_model
@@ -116,6 +125,8 @@ def load_bert(source: str, layers: int) -> tuple[BertModel, Words]:
     lost = [name for name in files if Path(place).is_dir() and not Path(place, name).is_file()]
     if lost:
         raise ValueError(f"model.bert is {source!r}, a folder without {lost[0]}; it needs {', '.join(files)}.")
+    if Path(place).is_dir():
+        _check_bert(Path(place))
     config = _fetched(source, lambda: transformers.AutoConfig.from_pretrained(place, trust_remote_code=False))
     if not isinstance(config, BertConfig):
         raise ValueError(f"model.bert is {source!r}, a {config.model_type!r} model, but must be a BERT.")
@@ -131,13 +142,27 @@ def load_bert(source: str, layers: int) -> tuple[BertModel, Words]:
         lacking = sorted(info["missing_keys"])[0]
         raise ValueError(f"The weights of {source!r} lack {lacking}; they are not a whole BERT.")
     ids = tokenizer.get_vocab()
+    if len(ids) > config.vocab_size:
+        raise ValueError(f"{source!r} has {len(ids)} words, but its weights are for {config.vocab_size}; get it again.")
     return bert, Words(sorted(ids, key=ids.__getitem__), bool(tokenizer.do_lower_case))
+
+
+def _check_bert(folder: Path) -> None:
+    """Refuse a damaged folder before transformers says so in words of its own, or fills the memory."""
+    config = read_json_object(folder / CONFIG)
+    for key in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
+        if key in config and not (type(config[key]) is int and 1 <= config[key] <= LARGEST):
+            raise ValueError(f"{str(folder / CONFIG)!r} has {key} {config[key]!r:.60}, but it must be a whole number.")
+    check_safetensors(folder / WEIGHTS)
+    words = (folder / WORDS).read_text(encoding="utf-8", errors="replace").split("\n")
+    if lost := sorted({"[PAD]", "[UNK]", "[CLS]", "[SEP]"} - set(words)):
+        raise ValueError(f"{str(folder / WORDS)!r} has no word {lost[0]}, which every BERT has; get it again.")
 
 
 def _fetched(source: str, fetch: Callable[[], Any]) -> Any:
     try:
         return fetch()
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         why = " ".join(str(error).split())[:160]
         raise ValueError(
             f"model.bert is {source!r}, which could not be loaded from the Hub or as a folder ({why} ...); give a"

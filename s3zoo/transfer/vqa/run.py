@@ -84,7 +84,7 @@ class VqaTraining:
         run, path = self.run, self.folder / "result.json"
         if path.exists():
             self.log.say(f"This run is finished; its result is in {path}")
-            return read_json(path)
+            return read_json(path, {"name": str, "seed": int})
         torch.manual_seed(seed_from(run.seed, "init"))
         texts = (question.text for question in self.split.questions)
         network, words = make_model(
