@@ -21,7 +21,7 @@ from s3zoo.arch import Arch, AutoFormerBlock, GLiTBlock, S3Block, ShuntedBlock, 
 from s3zoo.artefact import save_model  # noqa: E402
 from s3zoo.transfer.mm import S3ZooBackbone, backbone, decay_exempt_keys  # noqa: E402
 from s3zoo.transfer.mm.config import portable  # noqa: E402
-from s3zoo.transfer.mm.pyramid import SimplePyramid  # noqa: E402
+from s3zoo.transfer.mm.pyramid import ResizePyramid, SimplePyramid  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -324,6 +324,22 @@ def test_pyramid_branches() -> None:
     assert make("glit", pyramid=dict(out_channels=32), out_indices=(0, 3)).out_channels == (32, 32)
 
 
+def test_pyramid_without_parameters() -> None:
+    """The map itself at stride 16; for even sides its half is the mean of 2 x 2 pixels; constants stay constant."""
+    net = make("deit", pyramid="resize").eval()
+    assert not list(net.pyramid.parameters()) and net.strides == (4, 8, 16, 32)
+    assert net.out_channels == (net.out_channels[0],) * 4
+    x = torch.randn(2, 8, 6, 4)
+    first, second, third, fourth = ResizePyramid(8)(x)
+    assert (first.shape, second.shape) == ((2, 8, 24, 16), (2, 8, 12, 8)) and third is x
+    torch.testing.assert_close(fourth, torch.nn.functional.avg_pool2d(x, 2))
+    torch.testing.assert_close(
+        second[..., 1, 1], (x[..., 0, 0] * 9 + 3 * (x[..., 0, 1] + x[..., 1, 0]) + x[..., 1, 1]) / 16
+    )
+    odd = ResizePyramid(1, levels=(0, 3))(torch.ones(1, 1, 5, 3))
+    assert [y.shape[2:] for y in odd] == [(20, 12), (3, 2)] and all((y == 1).all() for y in odd)
+
+
 @pytest.mark.parametrize(
     ("kwargs", "sentence"),
     [
@@ -333,6 +349,7 @@ def test_pyramid_branches() -> None:
         (dict(model="resnet10t", out_indices=(1, 4)), r"out_indices is \(1, 4\), but resnet10t has the maps 0 to 3"),
         (dict(model="resnet10t", out_indices=(2, 1)), r"out_indices is \(2, 1\), but must ascend"),
         (dict(model="resnet10t", pyramid=dict(out_channels=8)), "pyramid is given, but resnet10t has maps at several"),
+        (dict(model="deit_tiny_patch16_224", pyramid="deconv"), "pyramid is 'deconv', but must be 'resize' or a dict"),
         (dict(model="resnet10t", model_args=dict(arch="x")), "resnet10t does not take these model_args: .*'arch'"),
         (dict(model="resnet10t", init_cfg=dict(type="Normal")), "must be dict.type='Pretrained', checkpoint=...."),
         (dict(pretrained=True, init_cfg=dict(type="Pretrained", checkpoint="x")), "Both pretrained .* leave one out"),

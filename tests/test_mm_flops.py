@@ -71,6 +71,19 @@ def test_a_segmenter_by_formula() -> None:
     assert (found["auxiliary head"].params, found["auxiliary head"].macs) == (auxiliary, 0)
 
 
+@pytest.mark.parametrize(("size", "dim"), [("small", 384), ("base", 768)])
+def test_deit_with_resized_maps_by_formula(size: str, dim: int) -> None:
+    """12 blocks over a class token and patches of 16 x 16, and the one map at four sizes."""
+    found = parts_of(SEGMENTER.format(f"deit-{size}"))
+    places = [512 // s * (2048 // s) for s in (4, 8, 16, 32)]
+    tokens = places[2] + 1
+    block = tokens * 12 * dim**2 + 2 * tokens**2 * dim + 2 * 5 * dim * tokens  # layers, attention's products, norms
+    resized = 4 * dim * (places[0] + places[1] + places[3])  # bilinear
+    assert found["backbone"].macs == conv(3, dim, 16, places[2]) + 12 * block + 5 * dim * places[2] + resized
+    weights = 12 * (12 * dim**2 + 13 * dim) + (16 * 16 * 3 + 1) * dim + 2 * dim  # blocks, patches, norm
+    assert found["backbone"].params == weights + dim * (14 * 14 + 2)  # class token, and its and the patches' places
+
+
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     name = SEGMENTER.format("s3-tiny")
     assert main([name]) == 0

@@ -1,7 +1,7 @@
 """Cascade Mask R-CNN with S3-B on COCO, 36 epochs.
 
-Expected:  52.5 box AP and 45.4 mask AP with 128M parameters and 947G FLOPs (the paper's figures, its Table 2; not run
-           here).
+Expected:  52.5 box AP and 45.4 mask AP with 128M parameters and 947G FLOPs (the paper's figures, its Table 2; the
+           authors' runs with Swin's recipe; not run here).
 Size:      128.5M parameters, 945.9G multiply-accumulates at 1280 x 800 (by `s3zoo flops_mm`).
 Cost:      36 epochs of 7,330 iterations with 16 images; 24.0 x 10^18 FLOP, or 13.9 GPU-days at an assumed 20 TFLOP/s
            (estimate). The paper used 8 V100 GPUs and gives no hours.

@@ -1,7 +1,7 @@
 """Cascade Mask R-CNN with S3-S on COCO, 12 epochs.
 
-Expected:  50.8 box AP and 43.9 mask AP with 107M parameters and 855G FLOPs (the paper's figures, its Table 2; not run
-           here).
+Expected:  50.8 box AP and 43.9 mask AP with 107M parameters and 855G FLOPs (the paper's figures, its Table 2; the
+           authors' runs with Swin's recipe; not run here).
 Size:      107.1M parameters, 854.1G multiply-accumulates at 1280 x 800 (by `s3zoo flops_mm`).
 Cost:      12 epochs of 7,330 iterations with 16 images; 7.2 x 10^18 FLOP, or 4.2 GPU-days at an assumed 20 TFLOP/s
            (estimate). The paper used 8 V100 GPUs and gives no hours.

@@ -1,7 +1,7 @@
 """Cascade Mask R-CNN with Swin-B on COCO, 36 epochs.
 
-Expected:  51.9 box AP and 45.0 mask AP with 145M parameters and 982G FLOPs (the paper's figures, its Table 2; not run
-           here).
+Expected:  51.9 box AP and 45.0 mask AP with 145M parameters and 982G FLOPs (the paper's figures, its Table 2, taken
+           from Swin's paper and repository: Swin's recipe; not run here).
 Size:      145.0M parameters, 982.4G multiply-accumulates at 1280 x 800 (by `s3zoo flops_mm`).
 Cost:      36 epochs of 7,330 iterations with 16 images; 24.9 x 10^18 FLOP, or 14.4 GPU-days at an assumed 20 TFLOP/s
            (estimate). The paper used 8 V100 GPUs and gives no hours.

@@ -1,7 +1,7 @@
 """Cascade Mask R-CNN with Swin-S on COCO, 12 epochs.
 
-Expected:  50.3 box AP and 43.4 mask AP with 107M parameters and 838G FLOPs (the paper's figures, its Table 2; not run
-           here).
+Expected:  50.3 box AP and 43.4 mask AP with 107M parameters and 838G FLOPs (the paper's figures, its Table 2, taken
+           from Swin's paper and repository: Swin's recipe; not run here).
 Size:      106.9M parameters, 837.8G multiply-accumulates at 1280 x 800 (by `s3zoo flops_mm`).
 Cost:      12 epochs of 7,330 iterations with 16 images; 7.1 x 10^18 FLOP, or 4.1 GPU-days at an assumed 20 TFLOP/s
            (estimate). The paper used 8 V100 GPUs and gives no hours.

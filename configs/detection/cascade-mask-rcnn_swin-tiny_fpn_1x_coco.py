@@ -1,7 +1,7 @@
 """Cascade Mask R-CNN with Swin-T on COCO, 12 epochs.
 
-Expected:  48.1 box AP and 41.7 mask AP with 86M parameters and 745G FLOPs (the paper's figures, its Table 2; not run
-           here).
+Expected:  48.1 box AP and 41.7 mask AP with 86M parameters and 745G FLOPs (the paper's figures, its Table 2, taken
+           from Swin's paper and repository: Swin's recipe; not run here).
 Size:      85.6M parameters, 745.6G multiply-accumulates at 1280 x 800 (by `s3zoo flops_mm`).
 Cost:      12 epochs of 7,330 iterations with 16 images; 6.3 x 10^18 FLOP, or 3.6 GPU-days at an assumed 20 TFLOP/s
            (estimate). The paper used 8 V100 GPUs and gives no hours.

@@ -1,7 +1,7 @@
 """UperNet with Swin-S on ADE20K, 160,000 iterations.
 
 Expected:  47.60 mIoU, and 48.87 at several scales and flipped, with 81M parameters and 1038G FLOPs (the paper's
-           figures, its Table 3; not run here).
+           figures, its Table 3; the authors' runs of Swin's code and recipe; not run here).
 Size:      81.3M parameters, 1038.9G multiply-accumulates at 2048 x 512 (by `s3zoo flops_mm`).
 Cost:      160,000 iterations with 16 images of 512 x 512; 4.0 x 10^18 FLOP, or 2.3 GPU-days at an assumed 20 TFLOP/s
            (estimate). The paper used 8 V100 GPUs and gives no hours.

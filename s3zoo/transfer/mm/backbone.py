@@ -1,6 +1,6 @@
 """Any network of s3zoo, and any timm model with feature maps, as a backbone of mmdet and mmseg.
 
-    backbone=dict(type="S3ZooBackbone", model="s3_tiny", pretrained=True, drop_path_rate=0.2)
+backbone=dict(type="S3ZooBackbone", model="s3_tiny", pretrained=True, drop_path_rate=0.2)
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from s3zoo.models._base import Hierarchical, ZooModel
 from s3zoo.models.folder import WEIGHTS
 from s3zoo.models.loading import load_weights
 from s3zoo.models.open import described, read_weights, source
-from s3zoo.transfer.mm.pyramid import ChannelNorm, SimplePyramid
+from s3zoo.transfer.mm.pyramid import SCALES, ChannelNorm, ResizePyramid, SimplePyramid
 
 _logger = logging.getLogger(__name__)
 
@@ -45,8 +45,9 @@ class S3ZooBackbone(BaseModule):
 
     Networks of maps (S3, Swin, Shunted, ResNet, ...) give those of their stages, each with an output norm where the
     network has none of its own. Plain vision transformers (AutoFormer, GLiT, DeiT, ...) give one map, of which a
-    `SimplePyramid` makes four. timm's Swin is built as s3zoo's S3, which is the same network except that it pads a map
-    before it rolls it, as Swin's detection code does: timm's lets the last rows see the first ones.
+    `SimplePyramid` (or `ResizePyramid`) makes four. timm's Swin is built as s3zoo's S3, which is the same network
+    except that it pads a map before it rolls it, as Swin's detection code does: timm's lets the last rows see the first
+    ones.
 
     Args:
         model: the name of a network, a folder that s3zoo wrote, or "hf-hub:user/repository".
@@ -63,7 +64,8 @@ class S3ZooBackbone(BaseModule):
         drop_path_rate: stochastic depth of the last block.
         img_size: the size that positions are made for, where a network has a fixed grid of them (224 as a rule); other
             sizes work too, by bicubic resizing.
-        pyramid: arguments of `SimplePyramid`, such as dict(out_channels=256).
+        pyramid: of a plain network: arguments of `SimplePyramid`, such as dict(out_channels=256), or "resize" for the
+            map itself at four sizes, without parameters (`ResizePyramid`).
         init_cfg: dict(type="Pretrained", checkpoint=..., prefix=...) is another way to say `pretrained`.
     """
 
@@ -81,7 +83,7 @@ class S3ZooBackbone(BaseModule):
         pretrained: bool | str | None = False,
         drop_path_rate: float | None = None,
         img_size: int | tuple[int, int] | None = None,
-        pyramid: Mapping[str, Any] | None = None,
+        pyramid: Mapping[str, Any] | str | None = None,
         init_cfg: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(init_cfg=None)
@@ -97,7 +99,7 @@ class S3ZooBackbone(BaseModule):
 
         info = _feature_info(net, self.name)
         self.plain = len(info) > 1 and len({stride for _, stride, _ in info}) == 1
-        count = len(SimplePyramid.scales) if self.plain else len(info)
+        count = len(SCALES) if self.plain else len(info)
         self.out_indices = tuple(range(count)) if out_indices is None else tuple(out_indices)
         if not self.out_indices or any(i not in range(count) for i in self.out_indices):
             raise ValueError(
@@ -125,9 +127,9 @@ class S3ZooBackbone(BaseModule):
         self.strides: tuple[int, ...]
         if self.plain:
             _, stride, channels = info[-1]
-            self.pyramid = SimplePyramid(channels, levels=self.out_indices, **dict(pyramid or {}))
+            self.pyramid = _pyramid(pyramid, channels, self.out_indices)
             self.out_channels = (self.pyramid.out_channels,) * len(self.out_indices)
-            self.strides = tuple(int(stride * SimplePyramid.scales[i]) for i in self.out_indices)
+            self.strides = tuple(int(stride * SCALES[i]) for i in self.out_indices)
         else:
             self.out_channels = tuple(channels for _, _, channels in chosen)
             self.strides = tuple(stride for _, stride, _ in chosen)
@@ -296,6 +298,16 @@ def _build(name: str, args: dict[str, Any]) -> tuple[Any, str, dict[str, Any]]:
         args = args | dict(dynamic_img_size=True)
         net = create(name, args)
     return net, name, args
+
+
+def _pyramid(
+    kind: Mapping[str, Any] | str | None, channels: int, levels: tuple[int, ...]
+) -> SimplePyramid | ResizePyramid:
+    if kind == "resize":
+        return ResizePyramid(channels, levels)
+    if isinstance(kind, str):
+        raise ValueError(f"pyramid is {kind!r}, but must be 'resize' or a dict of arguments such as out_channels.")
+    return SimplePyramid(channels, levels=levels, **dict(kind or {}))
 
 
 def _swin_arch(net: Any) -> Arch:

@@ -94,8 +94,8 @@ def quiet() -> None:
 
 def without_pretrained(cfg: Config) -> None:
     """Nothing to download for the backbone: its weights come from a checkpoint, or are not looked at."""
-    backbone = cfg.model.backbone
-    backbone.update({key: None for key in ("pretrained", "init_cfg") if key in backbone})  # not all know both
+    for part in (cfg.model, cfg.model.backbone):  # mmseg's own configs name the weights beside the backbone
+        part.update({key: None for key in ("pretrained", "init_cfg") if key in part})  # not all know both
 
 
 @contextlib.contextmanager

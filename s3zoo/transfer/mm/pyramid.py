@@ -1,8 +1,12 @@
-"""A feature pyramid from the one map of a plain vision transformer."""
+"""Feature pyramids from the one map of a plain vision transformer."""
 
+import math
 from collections import OrderedDict
 
+import torch.nn.functional as F
 from torch import Tensor, nn
+
+SCALES = (0.25, 0.5, 1, 2)  # of the maps' strides, in units of the one map's: 4, 8, 16 and 32 from 16
 
 
 class ChannelNorm(nn.LayerNorm):
@@ -23,8 +27,6 @@ class SimplePyramid(nn.Module):
         out_channels: channels of each of the pyramid's.
         levels: which of the four are made.
     """
-
-    scales = (0.25, 0.5, 1, 2)
 
     def __init__(self, in_channels: int, out_channels: int = 256, levels: tuple[int, ...] = (0, 1, 2, 3)) -> None:
         super().__init__()
@@ -54,3 +56,24 @@ class SimplePyramid(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         return tuple(branch(x) for branch in self.branches)
+
+
+class ResizePyramid(nn.Module):
+    """The same strides without any parameter: the map itself, enlarged or halved bilinearly.
+
+    Args:
+        in_channels: channels of the one map, and of each of the pyramid's.
+        levels: which of the four are made.
+    """
+
+    def __init__(self, in_channels: int, levels: tuple[int, ...] = (0, 1, 2, 3)) -> None:
+        super().__init__()
+        self.out_channels = in_channels
+        self.levels = levels
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        return tuple(self._resized(x, SCALES[level]) for level in self.levels)
+
+    def _resized(self, x: Tensor, scale: float) -> Tensor:
+        size = [math.ceil(side / scale) for side in x.shape[2:]]
+        return x if scale == 1 else F.interpolate(x, size=size, mode="bilinear", align_corners=False)

@@ -1,0 +1,23 @@
+"""Cascade Mask R-CNN with ResNeXt-101-64x4d on COCO, 36 epochs.
+
+Expected:  48.3 box AP and 41.7 mask AP with 140M parameters and 972G FLOPs (the paper's figures, its Table 2, taken
+           from Swin's paper: Swin's recipe; not run here).
+Size:      140.1M parameters, 971.2G multiply-accumulates at 1280 x 800 (by `s3zoo flops_mm`).
+Cost:      36 epochs of 7,330 iterations with 16 images; 24.6 x 10^18 FLOP, or 14.2 GPU-days at an assumed 20 TFLOP/s
+           (estimate). The paper used 8 V100 GPUs and gives no hours.
+Command:   torchrun --nproc-per-node 8 tools/train_mm.py cascade-mask-rcnn_resnext-101-64x4d_fpn_ms-3x_coco --data
+           /path/to/coco
+
+A baseline of the paper, under the recipe and through the wrapper of S3; batch norms keep their statistics and the stem
+and first stage are frozen, as in mmdet. The weights it begins with are Gluon's, trained on ImageNet-1k as mmdet's.
+"""
+
+_base_ = "./_base_/cascade-mask-rcnn_ms-3x_coco.py"
+model = dict(
+    backbone=dict(model="resnext101_64x4d.gluon_in1k", frozen_stages=1, norm_eval=True),
+    neck=dict(in_channels=[256, 512, 1024, 2048]),
+)
+# Its norms are called bn1 to bn3 and downsample.1.
+optim_wrapper = dict(
+    paramwise_cfg=dict(custom_keys={key: dict(decay_mult=0.0) for key in ("bn1", "bn2", "bn3", "downsample.1")})
+)
