@@ -53,7 +53,7 @@ Share = Annotated[float, Range(0, 1)]
 BelowOne = Annotated[float, Range(0, 1, below=True)]
 Seed = Annotated[int, Range(0, 2**63 - 1)]
 Threads = Annotated[int, Range(1, 1024)]
-Workers = Annotated[int, Range(-1, 512)]
+Workers = Annotated[int, Range(0, 512)]
 
 
 def check(config: Any) -> None:

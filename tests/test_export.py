@@ -150,7 +150,7 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys, monkeypatch) -> None:
 
     out = str(tmp_path / "out")
     assert "did you mean 's3_tiny'?" in said("s3_tiney", "--to", "timm", "--out", out)
-    assert "holds no config.json" in said(str(tmp_path), "--to", "timm", "--out", out)
+    assert "holds no model" in said(str(tmp_path), "--to", "timm", "--out", out)
     assert "--untrained" in said("glit_small", "--to", "onnx", "--out", out)
     assert "--img-size" in said("s3_tiny", "--to", "onnx", "--out", out, "--img-size", "0")
     assert "--opset is 3" in said("s3_tiny", "--to", "onnx", "--out", out, "--opset", "3")

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypeVar
 
-from s3zoo.checks import Amount, BelowOne, Count, Range, Seed, Share, Threads, Workers, check, declared, typed
+from s3zoo.checks import Amount, BelowOne, Count, Range, Seed, Share, Threads, check, declared, typed
 from s3zoo.space import SPACES, Space
 from s3zoo.training.registry import load_config as load_config  # for configs of users
 
@@ -51,7 +51,7 @@ class Data:
     mixup: Amount = 0.0
     cutmix: Amount = 0.0
     repeated_aug: Annotated[int, Range(1, 64)] = 1  # > 1: each image so often in a batch, augmented anew (DeiT: 3)
-    workers: Workers = -1  # processes that decode images; -1: as many as help
+    workers: Annotated[int, Range(-1, 512)] = -1  # processes that decode images; -1: as many as help
     max_unreadable: Count = 10  # images that cannot be read are skipped and counted up to here
 
     def __post_init__(self) -> None:

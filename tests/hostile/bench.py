@@ -95,7 +95,7 @@ def seed() -> int:
     return int(os.environ.get("S3ZOO_HOSTILE_SEED", "0"))
 
 
-def many(bench: Bench) -> None:
+def many(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     """New random cases for minutes; all failures are told at the end."""
     chosen = seed() or random.SystemRandom().randrange(1, 10**9)
     seconds = float(os.environ.get("S3ZOO_HOSTILE_SECONDS", SLOW_SECONDS))
@@ -106,5 +106,6 @@ def many(bench: Bench) -> None:
         except pytest.fail.Exception as failure:
             failures.append(str(failure))
         number += 1
-    print(f"{bench.kind}: {number} random cases with S3ZOO_HOSTILE_SEED={chosen}, {len(failures)} failed")
+    with capsys.disabled():
+        print(f"\n{bench.kind}: {number} random cases with S3ZOO_HOSTILE_SEED={chosen}, {len(failures)} failed")
     assert not failures, "\n\n".join(failures[:20])

@@ -30,7 +30,8 @@ SETTINGS = " ".join(f"--set {setting}" for setting in QUICK.split())
 TRAIN = f"""
 from s3zoo.training.config import Data, Train, TrainRun
 
-data = Data(name="", holdout=2, num_classes=3, img_size=8, mean=(0.5,) * 3, std=(0.3,) * 3, crop_pct=1.0)
+size = dict(img_size=8, mean=(0.5,) * 3, std=(0.3,) * 3, crop_pct=1.0)
+data = Data(name="", holdout=2, num_classes=3, workers=0, **size)
 train = Train(epochs=2, batch_size=4, warmup_epochs=0, ema=0.9, checkpoint_seconds=0)
 config = TrainRun(name="toy", model="s3", model_args={{"arch": {ARCH}}}, data=data, threads=1, train=train)
 """
@@ -40,7 +41,8 @@ from s3zoo.search.space_search import SpaceSearch
 from s3zoo.space import s3_space
 from s3zoo.training.config import Data, Train
 
-data = Data(name="", holdout=4, num_classes=3, img_size=8, mean=(0.5,) * 3, std=(0.3,) * 3, crop_pct=1.0)
+size = dict(img_size=8, mean=(0.5,) * 3, std=(0.3,) * 3, crop_pct=1.0)
+data = Data(name="", holdout=4, num_classes=3, workers=0, **size)
 train = Train(epochs=2, batch_size=4, warmup_epochs=0, sampling="sandwich", checkpoint_seconds=0)
 steps = (1, 4, 2, 1, 1)
 config = SearchRun(
@@ -56,7 +58,8 @@ from s3zoo.training.config import Train
 from s3zoo.transfer.vqa.config import VqaData, VqaModelConfig, VqaRun
 
 arch = {dict(ARCH, patch_size=4)}
-data = VqaData(vocabulary_splits=("train",), min_occurrences=1, questions_per_image=2, max_tokens=8, img_size=16)
+data = VqaData(vocabulary_splits=("train",), min_occurrences=1, questions_per_image=2, max_tokens=8, img_size=16,
+    workers=0)
 model = VqaModelConfig(backbone="s3", backbone_args=dict(arch=arch), pretrained=False, bert="", layers=1, hidden=16)
 train = Train(epochs=2, batch_size=2, lr=1e-3, warmup_steps=2, checkpoint_seconds=0)
 config = VqaRun(name="toy", data=data, model=model, train=train, threads=1)

@@ -27,5 +27,5 @@ def test_random_damage(core: Bench, number: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(0)
-def test_more_random_damage(core: Bench) -> None:
-    many(core)
+def test_more_random_damage(core: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    many(core, capsys)

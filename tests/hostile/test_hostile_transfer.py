@@ -43,5 +43,7 @@ def test_random_damage_in_mm(mm: Bench, number: int) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("kind", ["vqa", "mm"])
-def test_more_random_damage(kind: str, request: pytest.FixtureRequest) -> None:
-    many(request.getfixturevalue(kind))
+def test_more_random_damage(
+    kind: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    many(request.getfixturevalue(kind), capsys)

@@ -150,6 +150,8 @@ def load_bert(source: str, layers: int) -> tuple[BertModel, Words]:
 def _check_bert(folder: Path) -> None:
     """Refuse a damaged folder before transformers says so in words of its own, or fills the memory."""
     config = read_json_object(folder / CONFIG)
+    if config.get("model_type") != "bert":
+        raise ValueError(f"{str(folder)!r} is a {config.get('model_type')!r:.60} model, but model.bert must be a BERT.")
     for key in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
         if key in config and not (type(config[key]) is int and 1 <= config[key] <= LARGEST):
             raise ValueError(f"{str(folder / CONFIG)!r} has {key} {config[key]!r:.60}, but it must be a whole number.")
