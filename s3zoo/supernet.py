@@ -35,6 +35,8 @@ class Supernet:
     sharing="entangled": one tensor per name, as large as any architecture needs (AutoFormer Eq. 6).
     sharing="classical": every candidate block of a layer has weights of its own (SPOS), and so has the frame around
     the blocks (patch embedding, norms, head) for every combination of widths.
+    sharing="module": as classical, but a block's modules (attention, MLP, norms) are candidates one by one: two blocks
+    share those whose tensors have the same shapes in both.
     """
 
     def __init__(
@@ -50,8 +52,8 @@ class Supernet:
         model_args: Mapping[str, Any] | None = None,
         bias_per_head_count: bool = False,
     ) -> None:
-        if sharing not in ("entangled", "classical"):
-            raise ValueError(f"sharing is {sharing!r}, but must be 'entangled' or 'classical'.")
+        if sharing not in ("entangled", "classical", "module"):
+            raise ValueError(f"sharing is {sharing!r}, but must be 'entangled', 'classical' or 'module'.")
         self.space, self.img_size, self.sharing = space, img_size, sharing
         self.device = torch.device(device)
         if space.family not in MODELS:
@@ -118,7 +120,7 @@ class Supernet:
             else:
                 yield from extremes
             return
-        # Classical: per combination of non-block values, as many networks as the most varied layer has candidates.
+        # Otherwise: per combination of non-block values, as many networks as the most varied layer has candidates.
         free = [dim for dim in self.space.dims if not dim.per_block and dim.gene != "depth"]
         deepest = {dim.name: dim.choices[-1] for dim in self.space.dims if dim.gene == "depth"}
         depths = self.space.largest().depths
@@ -132,19 +134,26 @@ class Supernet:
 
     def _names(self, model: nn.Module, arch: Arch) -> Iterator[tuple[str, str]]:
         """The name of each parameter of a model, and the name of the bank's tensor that it is a slice of."""
+        shapes = {name: value.shape for name, value in model.named_parameters()}
         for prefix, module in model.named_modules():
             for name, axes in getattr(module, "center_cropped", {}).items():
                 full = f"{prefix}.{name}" if prefix else name
-                self._centered[self._bank_name(full, arch)] = axes
-        for name, _ in model.named_parameters():
-            yield name, self._bank_name(name, arch)
+                self._centered[self._bank_name(full, arch, shapes)] = axes
+        for name in shapes:
+            yield name, self._bank_name(name, arch, shapes)
 
-    def _bank_name(self, name: str, arch: Arch) -> str:
+    def _bank_name(self, name: str, arch: Arch, shapes: Mapping[str, torch.Size]) -> str:
+        """Where a parameter lies in the bank; `shapes` are those of all parameters of its block, or of the model."""
         place = self._place(name)
-        if self.sharing == "classical":
+        if self.sharing != "entangled":
             if place is None:
                 return f"{name}@{'-'.join(map(str, arch.embed_dims))}"
             stage = arch.stages[place[0]]
+            if self.sharing == "module":
+                block = f"{self.model_type.blocks_path(place[0])}.{place[1]}."
+                module = block + name.removeprefix(block).split(".", 1)[0]
+                own = [shape for key, shape in shapes.items() if key == module or key.startswith(module + ".")]
+                return f"{name}@{'-'.join('x'.join(map(str, shape)) for shape in own)}"
             genes = "-".join(f"{v:g}" if isinstance(v, int | float) else str(v) for v in _genes(stage.blocks[place[1]]))
             return f"{name}@{stage.embed_dim}-{genes}"
         if self.bias_per_head_count and place is not None and name.endswith("qkv.bias"):
@@ -221,7 +230,8 @@ class Supernet:
         dotted = prefix + "." if prefix else ""
         parts = dict(module.named_parameters())
         slices = []
-        names = [(name, self._bank_name(dotted + name, arch)) for name in parts]
+        shapes = {dotted + name: value.shape for name, value in parts.items()}
+        names = [(name, self._bank_name(dotted + name, arch, shapes)) for name in parts]
         for name, bank_name, corner in self._located(names, parts):
             view = nn.Parameter(self.bank[bank_name].data[corner])
             view.grad = self.grads[bank_name][corner]

@@ -84,7 +84,16 @@ def test_a_seed_is_the_same_everywhere():
 
 
 @pytest.mark.parametrize(
-    "options", [{"sampling": "sandwich"}, {"sharing": "classical"}, {"freeze_unsampled": True}, {"ema": 0.9}], ids=str
+    "options",
+    [
+        {"sampling": "sandwich"},
+        {"sampling": "sandwich", "distil": "inplace", "accumulate": 2},
+        {"sharing": "classical"},
+        {"sharing": "module"},
+        {"freeze_unsampled": True},
+        {"ema": 0.9},
+    ],
+    ids=str,
 )
 def test_a_run_cut_in_two_is_the_same_run(tmp_path, options):
     config = dataclasses.replace(TRAIN, **options)
@@ -161,14 +170,46 @@ def _places(net: Supernet):
         start += weight.numel()
 
 
-def test_classical_sharing_skips_candidates_that_were_not_sampled(tmp_path):
-    config = dataclasses.replace(TRAIN, epochs=1, batch_size=96, sharing="classical", warmup_epochs=0)
-    net = supernet(sharing="classical")
+@pytest.mark.parametrize("sharing", ["classical", "module"])
+def test_classical_sharing_skips_candidates_that_were_not_sampled(tmp_path, sharing):
+    config = dataclasses.replace(TRAIN, epochs=1, batch_size=96, sharing=sharing, warmup_epochs=0)
+    net = supernet(sharing=sharing)
     before = {name: w.detach().clone() for name, w in net.bank.items()}
     train(SupernetTask(net, config, 0), tmp_path, config)
     used = {name for name, _ in net.used(step_archs(SPACE, "uniform", 0, 0)[0])}
     moved = {name for name, w in net.bank.items() if not torch.equal(w, before[name])}
     assert moved and moved <= used
+
+
+def test_in_place_distillation_lets_the_largest_teach_the_others():
+    config = dataclasses.replace(TRAIN, sampling="sandwich", distil="inplace")
+    net = supernet()
+    task = SupernetTask(net, config, 0)
+    generator = torch.Generator().manual_seed(0)
+    parts = [
+        (torch.randn(4, 1, 8, 8, generator=generator), torch.arange(4) + i, torch.arange(4) + 4 * i) for i in (0, 1)
+    ]
+    for step in (0, 1):
+        largest, *others = task.models(step)
+        answers = []
+        for images, labels, rows in parts:
+            torch.manual_seed(0)
+            loss = task.loss(largest, images, labels, smoothing=0.1, step=step, rows=rows)
+            torch.manual_seed(0)
+            logits = largest(images)
+            expected = torch.nn.functional.cross_entropy(logits, labels, label_smoothing=0.1, reduction="sum")
+            torch.testing.assert_close(loss, expected)  # by the labels alone
+            answers.append(logits.detach())
+        for model in others:
+            for (images, labels, rows), said in zip(parts, answers, strict=True):
+                torch.manual_seed(0)
+                loss = task.loss(model, images, labels, smoothing=0.1, step=step, rows=rows)
+                torch.manual_seed(0)
+                expected = -(said.softmax(1) * model(images).log_softmax(1)).sum()  # by its answers alone
+                torch.testing.assert_close(loss, expected)
+        net.flat.data.mul_(1.1)  # the answers of another step are other answers
+    with pytest.raises(ValueError, match="only a step of sampling 'sandwich'"):
+        dataclasses.replace(TRAIN, distil="inplace")
 
 
 def test_a_static_model_resumes_with_its_buffers(tmp_path):

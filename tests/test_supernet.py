@@ -59,7 +59,7 @@ def images(seed: int = 0) -> torch.Tensor:
     return torch.randn(4, 1, 16, 16, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize("sharing", ["entangled", "classical"])
+@pytest.mark.parametrize("sharing", ["entangled", "classical", "module"])
 @pytest.mark.parametrize("family", SPACES)
 def test_a_view_equals_the_extracted_model_bit_for_bit(family, sharing):
     net = supernet(family, sharing=sharing)
@@ -202,6 +202,19 @@ def test_classical_sharing_keeps_candidates_apart():
     blocks = {name for name, _ in net.used(other) if "blocks" in name}
     assert blocks and not blocks & used  # no block of one is a block of the other
     assert {n for n, _ in net.used(other)} & used  # but the frame of equal width is shared
+
+
+def test_sharing_by_module_keeps_the_choices_of_a_module_apart():
+    net = supernet("autoformer", sharing="module")
+    base = {d.name: d.choices[0] for d in net.space.dims}
+    one, other = net.space.build(base), net.space.build(base | {"mlp_ratio": 3})
+    first, second = ({name for name, _ in net.used(arch) if "blocks" in name} for arch in (one, other))
+    assert first and {name.split("@")[0] for name in first} == {name.split("@")[0] for name in second}
+    apart = {name.split("@")[0].split(".")[2] for name in first ^ second}
+    assert apart == {"mlp"}  # all of its tensors, the bias of its output too, and nothing else
+    assert not any(".mlp." in name for name in first & second)
+    for name, corner in net.used(one):  # no tensor is cut: candidates share whole tensors or nothing
+        assert corner == tuple(slice(0, n) for n in net.bank[name].shape)
 
 
 def test_drop_path_rates_are_spaced_over_the_supernets_depth():

@@ -42,6 +42,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--check-data", action="store_true", help="first compare all test images with all training images"
     )
+    parser.add_argument(
+        "--replay", action="store_true",
+        help="show where each space of a finished run would have moved with these settings, from its recorded scores",
+    )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="show what would be done; needs no data")
     parser.add_argument("--list", action="store_true", help="show the configs; `s3zoo config NAME` shows one whole")
     arguments = parser.parse_args(argv)
@@ -54,6 +58,12 @@ def main(argv: list[str] | None = None) -> int:
         print(plan(run, arguments.seeds))
         return 0
     out = arguments.out or Path("runs") / run.name
+    if arguments.replay:
+        from s3zoo.search.phases import replayed_moves
+
+        for line in replayed_moves(run, out):
+            print(line)
+        return 0
     from s3zoo.search.run import search  # torch is needed from here on
     from s3zoo.training.session import run_job
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import random
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ from s3zoo.search.evaluate import Evaluator, RacingEvaluator
 from s3zoo.search.evolution import Evolution, RandomSearch, pareto
 from s3zoo.search.latency import LatencyTable
 from s3zoo.search.published import official_autoformer_supernet
-from s3zoo.search.space_search import Decision, equivalent_dims
+from s3zoo.search.space_search import Decision, SpaceSearch, equivalent_dims
 from s3zoo.space import Space
 from s3zoo.supernet import Supernet, recalibrate
 from s3zoo.training.accuracy import resumable_accuracy
@@ -133,12 +133,20 @@ def space_row(context: Context, space: Space, index: int) -> dict[str, Any]:
 
 def decide_move(context: Context, supernet: Supernet, place: Path, index: int) -> Decision:
     """Score architectures of the space and ask S3 or S4 where to go."""
-    config, space = context.run.space_search, supernet.space
-    rng = random.Random(seed_from(context.run.seed, "space", index))
     evaluate = make_evaluator(context, supernet, place / "scores.jsonl", f"space{index}: scores")
-    frozen = equivalent_dims(space, context.run.data.img_size)
+    return choose_move(context.run, supernet.space, index, context.sizes, evaluate)
+
+
+def choose_move(
+    run: SearchRun, space: Space, index: int, sizes: Pricer, evaluate: Callable[[list[Arch]], list[float]]
+) -> Decision:
+    """Where S3 or S4 goes from a space, by the accuracies of the architectures that it asks for."""
+    config = run.space_search
+    rng = random.Random(seed_from(run.seed, "space", index))
+    frozen = equivalent_dims(space, run.data.img_size)
     if config.method == "s3":
-        archs = s3.samples(space, config.samples, rng, within_limit(context), evaluate.identity)
+        identity: Callable[[Arch], Arch] = lambda arch: arch.effective(run.data.img_size)  # noqa: E731
+        archs = s3.samples(space, config.samples, rng, within_limit(config, sizes), identity)
         if not archs:
             record = {"method": "s3", "samples": 0, "dims": []}
             return Decision(space, False, "it has no network within the limits", record)
@@ -147,7 +155,7 @@ def decide_move(context: Context, supernet: Supernet, place: Path, index: int) -
     pairs = s4.pairs(space, config.pairs, rng, frozen=frozen)
     scores = evaluate([arch for pair in pairs for arch in (pair.low_arch, pair.high_arch)])
     measured = [(pair, scores[2 * i], scores[2 * i + 1]) for i, pair in enumerate(pairs)]
-    price: Callable[[Arch], float] = lambda arch: context.sizes(arch)[config.limit_metric]  # noqa: E731
+    price: Callable[[Arch], float] = lambda arch: sizes(arch)[config.limit_metric]  # noqa: E731
     return s4.decide(space, measured, config, price, frozen=frozen)
 
 
@@ -159,9 +167,40 @@ def score_random(context: Context, supernet: Supernet, place: Path) -> None:
         evaluate([supernet.space.sample(rng) for _ in range(count)])
 
 
-def within_limit(context: Context) -> Callable[[Arch], bool]:
-    config = context.run.space_search
-    return lambda arch: config.allows(context.sizes(arch)[config.limit_metric])
+def replayed_moves(run: SearchRun, folder: Path) -> Iterator[str]:
+    """What each visited space of a run would have moved to under these settings of the space search, in a line.
+
+    Nothing is trained or scored: the accuracies are those in the run's scores.jsonl files.
+    """
+    if run.space_search.method == "none":
+        raise ValueError(f"The config {run.name} moves no space (space_search.method is 'none'), so none is replayed.")
+    places = list(itertools.takewhile(lambda place: (place / "scores.jsonl").exists(), map(
+        lambda index: folder / f"space{index}", itertools.count()
+    )))  # fmt: skip
+    if not places:
+        raise ValueError(
+            f"{str(folder / 'space0' / 'scores.jsonl')!r} does not exist; give the folder of a run as --out."
+        )
+    for index, place in enumerate(places):
+        rows = Records(place / "scores.jsonl", write=False).rows
+        scores = {Arch.from_dict(row["arch"]): row["accuracy"] for row in rows if "arch" in row}
+
+        def recorded(archs: list[Arch], scores: dict[Arch, float] = scores, place: Path = place) -> list[float]:
+            same = [arch.effective(run.data.img_size) for arch in archs]
+            if lacking := [arch for arch in same if arch not in scores]:
+                raise ValueError(
+                    f"{place / 'scores.jsonl'} has no score of {len(lacking)} of the {len(same)} networks that this"
+                    " config asks for; give the run's own config and seed, and change only what decides on scores, such"
+                    " as space_search.tau, rounding or significance."
+                )
+            return [scores[arch] for arch in same]
+
+        space = Space.from_dict(read_json(place / "space.json"))
+        yield f"{place.name}: {choose_move(run, space, index, Pricer(**run.priced), recorded).told()}"
+
+
+def within_limit(config: SpaceSearch, sizes: Pricer) -> Callable[[Arch], bool]:
+    return lambda arch: config.allows(sizes(arch)[config.limit_metric])
 
 
 # Supernets

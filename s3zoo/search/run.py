@@ -162,7 +162,7 @@ def _check_feasible(context: Context) -> None:
         first = glit.first_space(run) if run.hierarchy == "glit" else run.space
         for budget in context.budgets:
             check_feasible(first, budget, context.pricer, random.Random(run.seed))
-    elif moves.method == "s3" and not s3.samples(run.space, 1, random.Random(0), within_limit(context)):
+    elif moves.method == "s3" and not s3.samples(run.space, 1, random.Random(0), within_limit(moves, context.sizes)):
         extent = "{:,.0f} to {:,.0f}".format(*extents(run.space, context.sizes)[moves.limit_metric])
         raise ValueError(
             f"No sampled network of space {run.space.name!r} is within space_search.lower and upper; its"

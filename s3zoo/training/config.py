@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import difflib
 import math
@@ -89,7 +90,9 @@ class Train:
     # supernets only
     # "uniform": one architecture a step; "sandwich": largest, smallest and two random ones
     sampling: Literal["uniform", "sandwich"] = "uniform"
-    sharing: Literal["entangled", "classical"] = "entangled"
+    # weights of a layer: one tensor for all candidates, or one for each candidate block or module (attention, MLP, …)
+    sharing: Literal["entangled", "classical", "module"] = "entangled"
+    distil: Literal["none", "inplace"] = "none"  # "inplace": the largest of a sandwich teaches the others (BigNAS)
     freeze_unsampled: bool = False  # the paper's words; the official code lets decay and momentum move them
     warm_start: bool = False  # begin from the previous space's supernet
 
@@ -99,6 +102,11 @@ class Train:
             raise ValueError(
                 f"batch_size is {self.batch_size}, but must be a multiple of accumulate ({self.accumulate}); change one"
                 " of them."
+            )
+        if self.distil == "inplace" and self.sampling != "sandwich":
+            raise ValueError(
+                f"distil is 'inplace', but sampling is {self.sampling!r}; only a step of sampling 'sandwich' has the"
+                " largest network, which teaches the others."
             )
 
 
@@ -187,7 +195,7 @@ def overridden(config: T, settings: Sequence[str]) -> T:
     Of two values for one key the last one counts.
     """
     changes: dict[str, Any] = {}
-    for setting in settings:
+    for setting in sorted(settings, key=lambda each: each.partition("=")[0].count(".")):  # space, then space.depth
         path, equals, text = setting.partition("=")
         if not equals:
             raise ValueError(f"--set was given {setting!r}; write it as name=value, for example supernet.lr=1e-3.")
@@ -212,6 +220,8 @@ def _note(changes: dict[str, Any], config: Any, parts: list[str], text: str, pat
         changes[head] = _parse(text, declared(type(config))[head], path)
     elif _has_keys(value):
         _note(changes.setdefault(head, {}), value, rest, text, path)
+    elif isinstance(value, Space):
+        changes[head] = changes.get(head, value).replaced({".".join(rest): _choices(text, path)})
     else:
         raise ValueError(f"--set names {path!r}, but {head!r} holds no further keys; set {head!r} itself.")
 
@@ -230,7 +240,7 @@ def _changed(config: T, changes: dict[str, Any], where: str = "") -> T:
 
 
 def _has_keys(value: Any) -> bool:
-    """Whether it is set key by key; a space is set as a whole."""
+    """Whether it is set key by key; a space is set as a whole, and then by the choices of its dimensions."""
     return dataclasses.is_dataclass(value) and not isinstance(value, Space)
 
 
@@ -252,6 +262,16 @@ def _parse(text: str, kind: Any, path: str) -> Any:
     if typing.get_origin(kind) is tuple and isinstance(value, str):
         value = (value,)  # one budget need not be written as a tuple
     return typed(value, kind, path)
+
+
+def _choices(text: str, path: str) -> tuple[int | float, ...]:
+    """One number, or several."""
+    with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+        value = ast.literal_eval(text)
+        return typed(value if isinstance(value, tuple | list) else (value,), tuple[int | float, ...], path)
+    raise ValueError(
+        f"{path} is {text!r}, but must be the choices of a dimension: a number, or several as in (12, 14)."
+    )
 
 
 def keys(config: Any, prefix: str = "") -> Iterator[str]:

@@ -126,26 +126,33 @@ class SupernetTask:
         self.weights, self.no_decay, self.gradient = supernet.bank, supernet.no_decay, supernet.gradient
         self.lr_scale: dict[str, float] = {}
         self._archs: list[Arch] = []
+        self._taught: dict[int, Tensor] = {}  # what the largest network said of this step's samples
         self._before: dict[tuple[str, str], Tensor] = {}
 
     def models(self, step: int) -> list[nn.Module]:
         self._archs = step_archs(self.supernet.space, self.train.sampling, self.seed, step)
+        self._taught = {}
         return [self.supernet.subnet(arch).train() for arch in self._archs]
 
     def loss(
         self, model: nn.Module, inputs: Inputs, targets: Tensor, *, smoothing: float, step: int, rows: Tensor
     ) -> Tensor:
-        return cross_entropy(model(inputs), targets, smoothing)
+        logits, part = model(inputs), int(rows[0])
+        if self.train.distil == "inplace":  # the largest, which comes first, learns the labels, the others its answers
+            if part in self._taught:
+                return cross_entropy(logits, self._taught[part], 0.0)
+            self._taught[part] = logits.detach().float().softmax(1)
+        return cross_entropy(logits, targets, smoothing)
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Let the optimizer skip what no architecture of this step uses."""
-        if self.supernet.sharing == "classical":
+        if self.supernet.sharing != "entangled":
             self.supernet.attach_gradients({name for arch in self._archs for name, _ in self.supernet.used(arch)})
         elif self.train.freeze_unsampled:
             self._before = {key: value.clone() for key, value in self._movable(optimizer)}
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
-        if self.supernet.sharing == "classical":
+        if self.supernet.sharing != "entangled":
             self.supernet.attach_gradients()
         elif self.train.freeze_unsampled:
             self._restore_unsampled(optimizer)

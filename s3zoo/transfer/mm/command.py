@@ -163,9 +163,13 @@ def train(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--auto-scale-lr", action="store_true", help="scale the learning rate to the batch over all processes"
     )
+    parser.add_argument("--dry-run", action="store_true", help="show what would be done; needs no data")
     args = parser.parse_args(argv)
     cfg = load_mm_config(args.config, args.cfg_options)
     cfg.work_dir = str(args.work_dir or Path("runs") / Path(args.config).stem)
+    if args.dry_run:
+        print(_plan(cfg))
+        return 0
     _prepare(cfg, args, ("train", "val"))
     last = find_latest_checkpoint(cfg.work_dir) if (Path(cfg.work_dir) / "last_checkpoint").is_file() else None
     if last and not args.resume:
@@ -215,6 +219,19 @@ def train(argv: list[str] | None = None) -> int:
     finally:
         distributed.stop()
     return 0
+
+
+def _plan(cfg: Config) -> str:
+    """What a training would do."""
+    loop, data, backbone = cfg.train_cfg, cfg.train_dataloader, cfg.model.backbone
+    optimizer = cfg.optim_wrapper.optimizer
+    length = f"{loop.max_epochs} epochs" if "max_epochs" in loop else f"{loop.max_iters:,} iterations"
+    name, rate = backbone.get("model", backbone.type), backbone.get("drop_path_rate", 0)
+    return "\n".join((
+        f"run       {cfg.work_dir}",
+        f"model     {cfg.model.type} with {name}, drop path {rate}",
+        f"train     {length}, {data.batch_size} images a process, {optimizer.type}, lr {optimizer.lr:g}",
+    ))  # fmt: skip
 
 
 def _check_folder(option: str, path: Path) -> None:

@@ -44,6 +44,7 @@ def main(argv: list[str] | None = None) -> int:
     train.add_argument(
         "--seeds", type=int, default=1, metavar="N", help="N runs with seeds from the config's on, and a table"
     )
+    train.add_argument("--dry-run", action="store_true", help="show what would be done; needs no data")
     train.set_defaults(run=_train)
 
     evaluate = verbs.add_parser("eval", help="official accuracy, overall and by answer type")
@@ -86,11 +87,25 @@ def _add_data(parser: argparse.ArgumentParser, splits: str) -> None:
 def _train(arguments: argparse.Namespace) -> int:
     settings = arguments.set + ([f"data.root={arguments.data}"] if arguments.data else [])
     run = overridden(load_config(arguments.config, VqaRun, "vqa"), settings)
+    if arguments.dry_run:
+        print(plan(run))
+        return 0
     from s3zoo.training.session import run_job
     from s3zoo.transfer.vqa.run import VqaTraining
 
     out = arguments.out or Path("runs") / run.name
     return run_job(run, out, lambda *args: VqaTraining(*args)(), seeds=arguments.seeds, table=seeds_table)
+
+
+def plan(run: VqaRun) -> str:
+    """What a run would do."""
+    data, model, train = run.data, run.model, run.train
+    return "\n".join((
+        f"run       {run.name}, seed {run.seed}: {model.backbone} and {model.bert}",
+        f"data      {data.name} {data.root}, {', '.join(data.train_splits)}, {data.img_size} x {data.img_size}",
+        f"train     {train.epochs} epochs, batch {train.batch_size}, {train.opt}, lr {train.lr:g} ({train.schedule}),"
+        f" the backbone's times {run.backbone_lr_scale:g}",
+    ))  # fmt: skip
 
 
 def seeds_table(results: list[dict[str, Any]]) -> str:
