@@ -221,7 +221,8 @@ def _note(changes: dict[str, Any], config: Any, parts: list[str], text: str, pat
     elif _has_keys(value):
         _note(changes.setdefault(head, {}), value, rest, text, path)
     elif isinstance(value, Space):
-        changes[head] = changes.get(head, value).replaced({".".join(rest): _choices(text, path)})
+        space, name = changes.get(head, value), ".".join(rest)
+        changes[head] = space.replaced({space[name].name: _choices(text, path)})
     else:
         raise ValueError(f"--set names {path!r}, but {head!r} holds no further keys; set {head!r} itself.")
 
