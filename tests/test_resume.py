@@ -5,6 +5,7 @@ import hashlib
 import itertools
 import json
 import os
+import re
 import select
 import shutil
 import signal
@@ -37,7 +38,9 @@ def fingerprint(folder: Path) -> dict[str, str]:
         str(max(f.glob("step-*")).relative_to(folder)) for f in {p.parent.parent for p in folder.rglob("state.json")}
     }
     names = [n for n in names if "/step-" not in n or n.rsplit("/", 1)[0] in newest]
-    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
+    # Files name their run, which is another one where settings differ that come to the same.
+    contents = {name: re.sub(rb'"run": "[0-9a-f]{16}"', b"", (folder / name).read_bytes()) for name in names}
+    return {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
 
 
 def arguments(folder: Path, settings: tuple[str, ...], config: Path = TOY) -> list[str]:
