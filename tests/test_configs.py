@@ -282,6 +282,16 @@ FIGURES = {  # top-1 in percent, params, held-out images
 }  # fmt: skip
 
 
+def test_an_audit_finetunes_as_autoformer_and_glit_calibrates_as_spos() -> None:
+    for name in ("s3", "autoformer_tiny", "autoformer_small", "autoformer_base"):
+        assert config(name).audit_trains["finetune"].epochs == 40  # AutoFormer's Table 4
+        assert config(name).audit_trains["retrain"].epochs == 300
+    own = overridden(config("debug_s4"), ["audit_finetune.epochs=3", "audit_finetune.batch_size=16"])
+    assert "+ 2 x 30 (audit) + 2 x 10 (audit)" in plan(own)
+    for name in ("glit_tiny", "glit_small", "glit_base"):
+        assert config(name).arch_search.calibration_images == 25_600  # SPOS: 200 batches of 128
+
+
 @pytest.mark.parametrize("name", PAPER)
 def test_recipes_of_the_papers(name: str) -> None:
     run = config(name)

@@ -37,6 +37,7 @@ def autoformer_tiny() -> SearchRun:
             budgets=("params<=6M",)
         ),  # with the relative positions, which the paper's 5.7M leaves out
         final=Final(mode="inherit", train=Train(epochs=300, lr=1e-3, min_lr=1e-5, warmup_epochs=20, drop_path=0.1)),
+        audit_finetune=Train(epochs=40, lr=1e-4, min_lr=1e-6, warmup_epochs=5, drop_path=0.1),  # as autoformer_finetune
     )
 
 

@@ -16,6 +16,8 @@ On several machines add torchrun's --nnodes and --rdzv-endpoint. Readings of wha
 - The held-out images come from the training set; the paper scores spaces on the validation set, which is the test here.
 - If a budget fits no network of the last space, the last space where all fit is searched (`backtrack`).
 
+`--set space_search.audit=10` asks for Fig. 5: ten random networks of the last space, finetuned (`audit_finetune`: 40
+epochs, as AutoFormer prints; S3 prints none) and retrained (`final.train`).
 `--set space_search.search_each_space=true` searches A and B too, for Table 5: 65.5 / 78.0 / 82.1 % (the paper's
 figures).
 """
@@ -46,4 +48,5 @@ config = SearchRun(
         budgets=("params<=28.4M, macs<=4.7G", "params<=50M, macs<=9.5G", "params<=71.2M, macs<=13.7G")
     ),
     final=Final(mode="inherit", train=Train(epochs=300, lr=1e-3, min_lr=1e-5, warmup_epochs=20, drop_path=0.2)),
+    audit_finetune=Train(epochs=40, lr=1e-4, min_lr=1e-6, warmup_epochs=5, drop_path=0.2),
 )

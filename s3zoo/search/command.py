@@ -163,7 +163,7 @@ def _trainings(run: SearchRun, networks: list[int], stages: int, searched: int) 
     if final.mode != "inherit":
         found += [PlannedTraining(final.mode, searched * final.top, final.train, size) for size in networks]
     if audit:
-        found.append(PlannedTraining("audit", 2 * audit, final.train, max(networks)))
+        found += [PlannedTraining("audit", audit, train, max(networks)) for train in run.audit_trains.values()]
     return [training for training in found if training.train.epochs]
 
 

@@ -67,6 +67,8 @@ class SearchRun(Run):
     space_search: SpaceSearch = field(default_factory=lambda: SpaceSearch(method="none"))
     arch_search: ArchSearch = field(default_factory=ArchSearch)
     final: Final = field(default_factory=Final)
+    # How an audit (space_search.audit) finetunes; it retrains with final.train. 0 epochs: finetunes with that, too.
+    audit_finetune: Train = field(default_factory=lambda: Train(epochs=0))
     tower: Tower = field(default_factory=Tower)  # of family "ladder" only
 
     def __post_init__(self) -> None:
@@ -96,6 +98,12 @@ class SearchRun(Run):
                 "supernet_weights needs an AutoFormer space, space_search.method 'none' and supernet.sharing"
                 " 'entangled'."
             )
+
+    @property
+    def audit_trains(self) -> dict[str, Train]:
+        """The trainings of each network of an audit."""
+        finetune = self.audit_finetune if self.audit_finetune.epochs else self.final.train
+        return {"finetune": finetune, "retrain": self.final.train}
 
     @property
     def shape(self) -> dict[str, Any]:

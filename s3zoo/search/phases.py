@@ -396,9 +396,9 @@ def audit_ranking(context: Context, supernet: Supernet, place: Path) -> None:
     rows = []
     for arch, score in zip(archs, inherited, strict=True):
         row: dict[str, Any] = {"arch": arch.to_dict(), "inherited": score}
-        for mode in ("finetune", "retrain"):
+        for mode, train in run.audit_trains.items():
             folder = place / "audit" / f"{mode}-{arch.key}"
-            row[mode] = finish(context, supernet, arch, score, folder, mode, run.final.train).accuracy
+            row[mode] = finish(context, supernet, arch, score, folder, mode, train).accuracy
         rows.append(row)
     report: dict[str, Any] = {"networks": rows}
     for mode in ("finetune", "retrain"):

@@ -95,6 +95,8 @@ def prepare(run: SearchRun, folder: Path, ranks: Ranks, log: Log, stop: Stop, ch
         check(run.supernet, data, ranks)
     if run.final.mode != "inherit" or run.space_search.audit:
         check(run.final.train, data, ranks)
+    if run.space_search.audit:
+        check(run.audit_trains["finetune"], data, ranks)
     latency = _open_latencies(run, folder, tower, budgets, ranks)
     sizes, pricer = Pricer(**priced), Pricer(**priced, latency=latency)
     context = Context(run, folder, ranks, log, stop, data, tower, budgets, sizes, latency, pricer, name)
