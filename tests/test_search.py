@@ -218,6 +218,7 @@ def test_search_each_space_and_audit(tmp_path):
         run, supernet=dataclasses.replace(run.supernet, epochs=1, checkpoint_seconds=60),
         final=dataclasses.replace(run.final, top=1, train=fast),
         arch_search=dataclasses.replace(run.arch_search, generations=1),
+        audit_finetune=dataclasses.replace(fast, epochs=2),
     )  # fmt: skip
     result = search(run, tmp_path)
     assert all(row["best"][0]["params"] <= 6_000 for row in result["spaces"])
@@ -230,6 +231,9 @@ def test_search_each_space_and_audit(tmp_path):
         assert row["best"]
     audit = json.loads(next(tmp_path.glob("space*/audit.json")).read_text())
     assert len(audit["networks"]) == 3 and -1 <= audit["kendall_retrain"] <= 1
+    for mode, epochs in (("finetune", 2), ("retrain", 1)):
+        logs = list(tmp_path.glob(f"space*/audit/{mode}-*/epochs.jsonl"))
+        assert len(logs) == 3 and {len(log.read_text().splitlines()) for log in logs} == {epochs}
 
 
 LIMITED = ("space_search.upper=2000", "space_search.iterations=3", "space_search.samples=10", "supernet.epochs=1")
