@@ -9,7 +9,9 @@ import difflib
 import errno
 import importlib
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -40,6 +42,7 @@ COMMANDS = {
     "vqa": Command("s3zoo.transfer.vqa.command:main", "train, evaluate and ask visual question answering"),
 }
 
+FIRST_SPEAKS = 20.0  # seconds that the other processes of torchrun give the first one
 # What a command may raise to tell the user, in one sentence, what to do differently.
 _USER_ERRORS = (
     ValueError,
@@ -102,8 +105,19 @@ def run(command: Callable[[list[str]], int], argv: list[str]) -> int:
         if number in _USER_ERRNOS:
             name = os.fsdecode(getattr(error, "filename", None) or "a file")
             text = _USER_ERRNOS[number].format(place=repr(name if len(name) < 200 else f"{name[:200]}…"))
-        print(f"s3zoo: {' '.join(text.split())}", file=sys.stderr)
+        if _speaks():
+            print(f"s3zoo: {' '.join(text.split())}", file=sys.stderr)
         return 2
+
+
+def _speaks() -> bool:
+    """Whether this process says what is wrong. Under torchrun the first one does; another, which as a rule met the same
+    mistake, waits until torchrun ends it. If that does not happen the mistake is its own, and it speaks."""
+    if os.environ.get("RANK", "0") == "0":
+        return True
+    ended = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    return not ended.wait(FIRST_SPEAKS)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -131,7 +145,8 @@ def main(argv: list[str] | None = None) -> int:
     if name not in commands:
         near = difflib.get_close_matches(name, commands, n=1)
         hint = f"did you mean {near[0]}?" if near else f"the subcommands are {', '.join(commands)}."
-        print(f"s3zoo: there is no subcommand {name!r}; {hint}", file=sys.stderr)
+        if _speaks():
+            print(f"s3zoo: there is no subcommand {name!r}; {hint}", file=sys.stderr)
         return 2
     module, _, function = commands[name].target.partition(":")
     return run(lambda rest: getattr(importlib.import_module(module), function)(rest), argv[1:])

@@ -7,7 +7,6 @@ the published subnet is cut from it, or with --arch any other that it holds.
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib import import_module
@@ -20,9 +19,10 @@ from torch import Tensor, nn
 from s3zoo.arch import Arch
 from s3zoo.artefact import save_model
 from s3zoo.families import FAMILIES, Family, Official
-from s3zoo.files import sha256
+from s3zoo.files import check_writable, sha256
 from s3zoo.models import autoformer, model_names
 from s3zoo.models.folder import WEIGHTS
+from s3zoo.models.loading import grid_side
 from s3zoo.models.official import StateDict, read_checkpoint
 from s3zoo.search.published import official_autoformer_supernet
 
@@ -111,8 +111,7 @@ def _build(name: str, family: Family, official: Official, state_dict: StateDict,
     try:
         kwargs["in_chans"] = state_dict[official.first_conv].shape[1]
         if "pos_embed" in state_dict:  # the size it was trained at
-            side = math.isqrt(state_dict["pos_embed"].shape[1] - 1)
-            kwargs["img_size"] = side * state_dict[official.first_conv].shape[-1]
+            kwargs["img_size"] = grid_side(state_dict["pos_embed"]) * state_dict[official.first_conv].shape[-1]
         model = timm.create_model(name, device="meta", **kwargs)
         module: Any = import_module(family.module)
         if hasattr(module, "check_official"):
@@ -146,6 +145,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--arch", metavar="JSON", help="architecture file, if it is none of the published networks")
     parser.add_argument("--ema", action="store_true", help="take the averaged weights where a file has both")
     args = parser.parse_args(argv)
+    check_writable(Path(args.to).expanduser(), "--to", folder=True)
     model = convert(args.checkpoint, args.to, model=args.model, arch=args.arch, ema=args.ema)
     count = sum(p.numel() for p in model.parameters())
     print(f"{args.to}: {model.arch.family} network {model.arch.key} with {count:,} parameters")

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from s3zoo import __version__, cards
 from s3zoo.artefact import load_model_config
-from s3zoo.files import replacing, replacing_files, sha256, write_json, write_text
+from s3zoo.files import check_writable, replacing, replacing_files, sha256, write_json, write_text
 from s3zoo.models.folder import CONFIG, WEIGHTS, new_folder, save_tensors
 from s3zoo.models.open import model_folder, open_model, source
 from s3zoo.models.s3 import S3, timm_differs, timm_model_args, to_timm_state_dict
@@ -262,7 +262,9 @@ def main(argv: list[str] | None = None) -> int:
         size = (args.img_size[0], args.img_size[-1])
     if args.to == "onnx":
         check_onnx(args.out, args.opset)  # before weights are fetched
-    check_out(Path(args.out).expanduser(), args.model)
+    out = Path(args.out).expanduser()
+    check_out(out, args.model)
+    check_writable(out, "--out", folder=args.to == "timm")
     model, config = load(args.model, img_size=size, untrained=args.untrained)
     height, width = _size(model)
     if args.to == "timm":

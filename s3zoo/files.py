@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -62,6 +63,21 @@ def exists(path: Path, what: str) -> bool:
 
 
 # Writing
+
+
+def check_writable(path: Path, option: str, *, folder: bool = False) -> None:
+    """Refuse a file or folder that could not be written after the work, before it; nothing is left behind."""
+    if exists(path, option) and path.is_dir() != folder:
+        found, wanted = ("file", "folder") if folder else ("folder", "file")
+        raise ValueError(f"{option} is {str(path)!r}, which is a {found}; name a {wanted}.")
+    place = path.absolute() if folder else path.absolute().parent
+    while not exists(place, option):
+        place = place.parent
+    try:
+        tempfile.TemporaryFile(dir=place).close()
+    except OSError as error:
+        reason = "is a file and no folder" if place.is_file() else f"cannot be written ({error.strerror})"
+        raise ValueError(f"{option} is {str(path)!r}, but {str(place)!r} {reason}; give another path.") from None
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from huggingface_hub.errors import HfHubHTTPError, HTTPError, OfflineModeIsEnabl
 from s3zoo import __version__, cards
 from s3zoo.artefact import load_model_config
 from s3zoo.export import check_out, write_repository
-from s3zoo.files import settle, sha256
+from s3zoo.files import check_writable, settle, sha256
 from s3zoo.models.folder import CONFIG, WEIGHTS
 from s3zoo.models.official import read_checkpoint
 from s3zoo.search.budget import Budget
@@ -184,6 +184,8 @@ def main(argv: list[str] | None = None) -> int:
     if args.to is not None:
         check_target(args.to, token=not args.dry_run)
     source = find_model(args.source.expanduser(), args.budget)
+    if args.out is not None and not args.dry_run:
+        check_writable(args.out.expanduser(), "--out", folder=True)
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch) if args.dry_run or args.out is None else args.out.expanduser()
         config, files = make_repository(source, out, repo_id=args.to, license=args.license)

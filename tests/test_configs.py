@@ -110,8 +110,8 @@ def test_the_command_as_printed(name: str, capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().out.startswith(f"run          {name}, seed 0")
     recommended = re.findall(r"--set\s+('[^']+'|[^\s`)]+)", text(name))
     assert len(recommended) == text(name).count("--set")
-    for setting in recommended:
-        overridden(config(name), [setting.strip("'")])
+    for together in re.findall(r"(?:--set\s+(?:'[^']+'|[^\s`)]+)\s*)+", text(name)):
+        overridden(config(name), [setting for setting in shlex.split(together) if setting != "--set"])
 
     ranks = int(found[1]) if (found := re.search(r"--nproc-per-node (\d+)", before)) else 1
     for train in (config(name).supernet, config(name).final.train):
@@ -406,11 +406,12 @@ def test_cost_as_printed(name: str) -> None:
             one = 2 * one + price(run.space.largest())["macs"] + price(run.space.smallest())["macs"]
         supernets = one * (1 + (run.space_search.iterations if run.space_search.method != "none" else 0))
         finals = mean(run.space) if run.final.mode == "retrain" else 0.0
-    flop = 6 * images(name) * (run.supernet.epochs * supernets + run.final.train.epochs * finals)
+    final_images = images(name) + (run.data.holdout if run.final.use_held_out else 0)
+    flop = 6 * (images(name) * run.supernet.epochs * supernets + final_images * run.final.train.epochs * finals)
     if run.space.family == "ladder":  # forward passes of ViT-B/16: patches, then 12 blocks of width 768 on 197 tokens
         tower = 196 * 768**2 + 12 * (197 * (4 * 768**2 + 2 * 768 * 3072) + 2 * 197**2 * 768)
-        passes = run.supernet.epochs * (1 + run.space_search.iterations) + run.final.train.epochs
-        flop += 2 * tower * images(name) * passes
+        passes = images(name) * run.supernet.epochs * (1 + run.space_search.iterations)
+        flop += 2 * tower * (passes + final_images * run.final.train.epochs)
     printed = re.search(r"([\d.]+) x 10\^(\d+) FLOP", plain)
     assert printed is not None
     assert float(printed[1]) * 10 ** int(printed[2]) == pytest.approx(flop, rel=0.08)
@@ -523,6 +524,7 @@ def test_set_reaches_every_kind_of_value() -> None:
         ("supernet.milestones=(-1,)", r"^supernet.milestones is \(-1.0,\), but must be at least 0"),
         # of two keys
         ("supernet.accumulate=3", r"^supernet.batch_size is 128, but must be a multiple of accumulate \(3\)"),
+        ("final.use_held_out=true", "^final.use_held_out is True, but final.mode is 'inherit', which trains nothing"),
         ("arch_search.population=40", r"crossover 25 \+ mutation 25 must not be more than the population of 40"),
     ],
 )  # fmt: skip
@@ -530,6 +532,29 @@ def test_set_refuses(setting: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint) as caught:
         overridden(config("digits"), [setting])
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "reason"),
+    [
+        ("s4_vit_cifar10", "final.top=2", "final.top is 2, and the best of them is chosen on these images"),
+        ("s4_vit_cifar10", "space_search.audit=3", "space_search.audit compares networks on these images"),
+        ("s4_swin_sun397", "space_search.search_each_space=true", "space_search.search_each_space compares spaces"),
+        ("glit_tiny", "final.use_held_out=true", "final.top is 5, and the best of them is chosen on these images"),
+    ],
+)
+def test_held_out_images_are_not_trained_on_where_they_decide(name: str, setting: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=f"^final.use_held_out is True, but {reason}.*; set final.use_held_out=false"):
+        overridden(config(name), [setting])
+    overridden(config(name), [setting, "final.use_held_out=false"])
+
+
+def test_who_trains_on_held_out_images() -> None:
+    """S4's configs, as nothing is chosen after the retraining; in all others the held-out images decide, or nothing is
+    trained."""
+    assert {name for name in names("search") if config(name).final.use_held_out} == {
+        name for name in names("search") if name.startswith("s4_")
+    }
 
 
 @pytest.mark.parametrize(

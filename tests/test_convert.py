@@ -29,6 +29,7 @@ from torch import Tensor
 from s3zoo import artefact, cli
 from s3zoo.arch import Arch, AutoFormerBlock, Stage
 from s3zoo.convert import convert
+from s3zoo.models.loading import grid_side
 from s3zoo.models.official import read_checkpoint
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -445,3 +446,10 @@ def test_every_flipped_byte_of_the_weights_is_noticed(tmp_path: Path) -> None:
         torch.save({"model": {"a": torch.tensor([1.0, value])}}, path)
         with pytest.raises(ValueError, match="NaN or infinite values in a:.* S3ZOO_ALLOW_NONFINITE=1"):
             read_checkpoint(path)
+
+
+@pytest.mark.parametrize("shape", [(1, 0, 8), (1, 1, 8), (1, 4, 8), (197, 8), ()])
+def test_positions_of_no_grid_are_said_with_their_shape(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"pos_embed has shape {list(shape)}, but must be [1, 1 + patches")):
+        grid_side(torch.zeros(shape))
+    assert grid_side(torch.zeros(1, 197, 8)) == 14

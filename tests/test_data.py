@@ -775,3 +775,17 @@ def test_splits_with_other_classes_are_refused(folder: Path) -> None:
     (folder / "test").rename(folder / "elsewhere")
     for action in (ImageData.check_splits, ImageData.test_batches):
         assert "no split called 'test'" in complaint(config, action)
+
+
+def test_held_out_images_can_be_given_back() -> None:
+    """All training images, once each, beside an untouched original; the held-out ones stay what they were."""
+    data = ImageData(DIGITS, seed=0)
+    before = data.fingerprint, data.train_indices.copy()
+    whole = data.with_held_out()
+    assert sorted({*data.train_indices, *data.search_indices}) == whole.train_indices.tolist()
+    assert whole.train_size == data.train_size + len(data.search_indices) and whole.fingerprint != before[0]
+    assert data.fingerprint == before[0] and (data.train_indices == before[1]).all()
+    seen = [label for _, labels, _ in whole.train_batches(0, whole.train_size) for label in labels.tolist()]
+    assert sorted(seen) == sorted(whole.split.targets[whole.train_indices].tolist())
+    for ours, theirs in zip(data.search_images(), whole.search_images(), strict=True):
+        assert torch.equal(ours[0], theirs[0])

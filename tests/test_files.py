@@ -248,3 +248,19 @@ def test_a_row_that_s3zoo_did_not_write_is_named(tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"step": 1}\n{"stop": 2}\n')
     with pytest.raises(ValueError, match="Line 2 of .*rows.jsonl .*lacks 'step'.*remove the file"):
         Records(tmp_path / "rows.jsonl", fields={"step": int})
+
+
+@pytest.mark.parametrize("folder", [True, False])
+def test_a_place_that_cannot_be_written_is_refused_before_the_work(tmp_path, folder):
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "folder").mkdir()
+    wrong = dict.fromkeys(("file/x", "file/x/y"), "file' is a file and no folder")
+    wrong |= {"file": "is a file; name a folder"} if folder else {"folder": "is a folder; name a file"}
+    for name, words in wrong.items():
+        with pytest.raises(ValueError, match=f"^--out is '.*{words}"):
+            files.check_writable(tmp_path / name, "--out", folder=folder)
+    with pytest.raises(ValueError, match="^--out is '/proc/.* cannot be written"):  # to nobody, root included
+        files.check_writable(Path("/proc/s3zoo/x"), "--out", folder=folder)
+    for name in ("new", "new/deep/er", "folder/new", "folder" if folder else "file"):
+        files.check_writable(tmp_path / name, "--out", folder=folder)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder"]  # nothing is left behind

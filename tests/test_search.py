@@ -59,6 +59,27 @@ def finished(tmp_path_factory) -> Path:
     return folder
 
 
+def test_held_out_images_go_into_the_final_training(tmp_path):
+    """128 training and 60 held-out images: 5 batches of 32 an epoch, and not 4. What they say is said nowhere."""
+    settings = ("space_search.method=none", "final.top=1", "final.use_held_out=true", "supernet.epochs=1")
+    run = overridden(toy(), settings)
+    result = search(run, tmp_path)
+    trainings = {path.parent.name: path.read_text().splitlines() for path in tmp_path.glob("space0/**/epochs.jsonl")}
+    steps = {name: json.loads(lines[-1])["step"] for name, lines in trainings.items()}
+    assert steps == {"supernet": 128 // 32, "finish-0": 2 * ((128 + 60) // 32)}
+    assert result["use_held_out"] is True and result == {k: v for k, v in stored(tmp_path).items() if k != "run"}
+    assert result["winners"][0]["accuracy"] is None and result["winners"][0]["inherited"] > 0
+    provenance = json.loads((tmp_path / "model" / "config.json").read_text())["s3zoo"]["provenance"]
+    assert provenance["use_held_out"] is True
+    assert [row["split"] for row in provenance["metrics"]] == ["test"]
+    assert " - " in seeds_table([result]) and "on the held-out images, too" in plan(run)
+    assert "2 x" not in plan(run) and f"1 x {2 * (188 // 32)} (finetune)" in plan(run)
+
+
+def stored(folder: Path) -> dict:
+    return json.loads((folder / "result.json").read_text())
+
+
 RACING = (
     "arch_search.racing=True", "arch_search.budgets=('params<=6K', 'params<=5K')", "data.holdout=500",
     "space_search.method=none", "final.mode=inherit", "final.top=1", "supernet.epochs=1",

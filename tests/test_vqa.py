@@ -185,6 +185,7 @@ def test_a_bert_that_is_not_there_is_named(tmp_path, monkeypatch):
     for source, said in [
         ("package:no_such_package", "is not installed"),
         ("package:json", "has no folder with config.json"),
+        ("package:os", "has no folder with config.json"),  # a module of one file
         (str(tmp_path), "a folder without config.json"),
         ("no/such-model-anywhere", "could not be loaded"),
     ]:

@@ -104,6 +104,18 @@ def load_weights(model: nn.Module, state_dict: Mapping[str, Tensor], source: str
     model.load_state_dict(dict(state_dict))
 
 
+def grid_side(pos_embed: Tensor) -> int:
+    """The side of the square grid of patches that an embedding (1, 1 + patches, channels) of positions is for."""
+    patches = pos_embed.shape[1] - 1 if pos_embed.ndim == 3 else 0
+    side = math.isqrt(max(patches, 0))
+    if not side or side * side != patches:
+        raise ValueError(
+            f"The checkpoint's pos_embed has shape {list(pos_embed.shape)}, but must be [1, 1 + patches, channels] of a"
+            " square grid of patches; give the file that the authors published."
+        )
+    return side
+
+
 def fit_pos_embed(pos_embed: Tensor, model: Plain) -> Tensor:
     """The embedding on the grid of the model; it was made for that of the config, else the model's, else a square."""
     grid, tokens = model.patch_embed.grid_size, pos_embed.shape[1] - 1

@@ -76,8 +76,9 @@ def seeds_table(results: list[dict[str, Any]]) -> str:
     lines = [f"{'seed':>6}  {'test top-1':>10}  {'held-out':>9}  {'params':>9}  {'MACs':>9}"]
     for result in results:
         for row in result["winners"]:
+            held_out = "-" if row["accuracy"] is None else f"{row['accuracy']:.2f}"
             lines.append(
-                f"{result['seed']:>6}  {row['test']['top1']:>10.2f}  {row['accuracy']:>9.2f}"
+                f"{result['seed']:>6}  {row['test']['top1']:>10.2f}  {held_out:>9}"
                 f"  {row['params'] / 1e6:>8.3f}M  {row['macs'] / 1e6:>8.2f}M"
             )
     for index, row in enumerate(results[0]["winners"]):
@@ -132,7 +133,8 @@ def plan(run: SearchRun, seeds: int = 1) -> str:
         f"arch search  {search.method}, up to {evaluations:,} evaluations"
         + (f" in each of {searched} {'stages' if run.hierarchy == 'glit' else 'spaces'}" if searched > 1 else "")
         + (f", budgets {'; '.join(map(str, budgets))}" if budgets else ""),
-        f"final        {run.final.mode}, top {run.final.top}",
+        f"final        {run.final.mode}, top {run.final.top}"
+        + (", on the held-out images, too" if run.final.use_held_out else ""),
         f"steps        {_steps(run, trainings, seeds)}",
         f"disk         {_disk(run, trainings, networks, scores * shifts + evaluations * searched, seeds)}",
     ]
@@ -147,11 +149,12 @@ class PlannedTraining:
     times: int
     train: Train
     weights: int  # of what is trained
+    held_out: int = 0  # images that are trained on beside the training images
 
     def steps(self, images: int) -> int:
         """Of one of them; without a number of images, for every 1,000."""
-        batch = self.train.batch_size
-        return self.train.epochs * (images // batch) if images else round(self.train.epochs * 1000 / batch)
+        batch, epochs = self.train.batch_size, self.train.epochs
+        return epochs * ((images + self.held_out) // batch) if images else round(epochs * 1000 / batch)
 
 
 def _trainings(run: SearchRun, networks: list[int], stages: int, searched: int) -> list[PlannedTraining]:
@@ -161,7 +164,8 @@ def _trainings(run: SearchRun, networks: list[int], stages: int, searched: int) 
     times = stages // max(1, len(sizes))
     found = [PlannedTraining("supernet", times, run.supernet, size) for size in sizes]
     if final.mode != "inherit":
-        found += [PlannedTraining(final.mode, searched * final.top, final.train, size) for size in networks]
+        more = run.data.holdout if final.use_held_out else 0
+        found += [PlannedTraining(final.mode, searched * final.top, final.train, size, more) for size in networks]
     if audit:
         found += [PlannedTraining("audit", audit, train, max(networks)) for train in run.audit_trains.values()]
     return [training for training in found if training.train.epochs]

@@ -49,6 +49,8 @@ class Final:
     # "inherit" the supernet's weights as they are; "finetune" them; or "retrain" from scratch
     mode: Literal["inherit", "finetune", "retrain"] = "inherit"
     top: Positive = 1  # so many of the best are finished; the best of them on the held-out images is kept
+    # Train the one network on the held-out images, too: nothing is chosen any more, and nothing measured on them
+    use_held_out: bool = False
     train: Train = field(default_factory=Train)
 
     def __post_init__(self) -> None:
@@ -89,6 +91,7 @@ class SearchRun(Run):
                 f"tower is set, but networks of space family {self.space.family!r} read none; leave it, or take a space"
                 " of family 'ladder' such as s4_clip."
             )
+        self._check_held_out()
         if self.hierarchy == "glit" and (self.space.family != "glit" or self.space_search.method != "none"):
             raise ValueError("hierarchy 'glit' needs a GLiT space and space_search.method 'none'.")
         official = FAMILIES[self.space.family].official
@@ -98,6 +101,19 @@ class SearchRun(Run):
                 "supernet_weights needs an AutoFormer space, space_search.method 'none' and supernet.sharing"
                 " 'entangled'."
             )
+
+    def _check_held_out(self) -> None:
+        """Held-out images are trained on only if nothing is chosen or compared on them afterwards."""
+        if not self.final.use_held_out:
+            return
+        reasons = {
+            "final.mode is 'inherit', which trains nothing": self.final.mode == "inherit",
+            f"final.top is {self.final.top}, and the best of them is chosen on these images": self.final.top > 1,
+            "space_search.audit compares networks on these images": self.space_search.audit > 0,
+            "space_search.search_each_space compares spaces on these images": self.space_search.search_each_space,
+        }
+        for reason in (reason for reason, applies in reasons.items() if applies):
+            raise ValueError(f"final.use_held_out is True, but {reason}; set final.use_held_out=false.")
 
     @property
     def audit_trains(self) -> dict[str, Train]:

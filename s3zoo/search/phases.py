@@ -71,7 +71,7 @@ class Context:
     def records(self, path: Path) -> Records:
         return self.ranks.rank0_first(lambda: Records(path, write=self.ranks.first, run=self.name))
 
-    def row(self, arch: Arch, accuracy: float) -> dict[str, Any]:
+    def row(self, arch: Arch, accuracy: float | None) -> dict[str, Any]:
         return {"accuracy": accuracy, **self.pricer(arch), "arch": arch.to_dict()}
 
 
@@ -82,7 +82,7 @@ class Finished:
     arch: Arch
     model: nn.Module
     inherited: float  # accuracy on the held-out images with the supernet's weights
-    accuracy: float  # the same as finished
+    accuracy: float | None  # the same as finished; None if it was trained on them
 
     def row(self, context: Context) -> dict[str, Any]:
         return {"inherited": self.inherited, **context.row(self.arch, self.accuracy)}
@@ -235,13 +235,16 @@ def train_supernet(context: Context, space: Space, place: Path, previous: Supern
         }
 
     task = SupernetTask(supernet, train, run.seed)
-    _fit(context, task, train, place / "supernet", f"{place.name}: supernet", run.seed, at_epoch_end=health)
+    name = f"{place.name}: supernet"
+    _fit(context, task, train, context.data, place / "supernet", name, run.seed, at_epoch_end=health)
     return supernet
 
 
-def _fit(context: Context, task: Any, train: Train, folder: Path, name: str, seed: int, **options: Any) -> None:
+def _fit(
+    context: Context, task: Any, train: Train, data: ImageData, folder: Path, name: str, seed: int, **options: Any
+) -> None:
     fit(
-        task, train, context.data, seed=seed, ranks=context.ranks, folder=folder, log=context.log, name=name,
+        task, train, data, seed=seed, ranks=context.ranks, folder=folder, log=context.log, name=name,
         stop=context.stop, amp=context.amp, run=context.name, **options,
     )  # fmt: skip
 
@@ -307,7 +310,7 @@ def search_architectures(context: Context, supernet: Supernet, place: Path) -> l
             finish(context, supernet, arch, score, folder / f"finish-{i}", run.final.mode, run.final.train)
             for i, (arch, score) in enumerate(engine.top(run.final.top))
         ]
-        found.append(Found(budget, sorted(finished, key=lambda each: -each.accuracy)))
+        found.append(Found(budget, sorted(finished, key=lambda each: -(each.accuracy or 0))))
     return found
 
 
@@ -376,7 +379,10 @@ def finish(
         model = supernet.extract(arch, **options)
         recalibrate(model, (x.to(device) for x in data.calibration_batches(run.arch_search.calibration_images)))
     if mode != "inherit":
-        _fit(context, ModelTask(model), train, place, f"{mode} {arch.key}", seed_from(run.seed, arch.key))
+        images = data.with_held_out() if run.final.use_held_out else data
+        _fit(context, ModelTask(model), train, images, place, f"{mode} {arch.key}", seed_from(run.seed, arch.key))
+    if run.final.use_held_out:
+        return Finished(arch, model, inherited, None)
     score = count_correct(context, place / "score.json", model, lambda first: data.search_images(first=first))
     return Finished(arch, model, inherited, score["top1"])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 
 from s3zoo.models import autoformer
+from s3zoo.models.loading import grid_side
 from s3zoo.models.official import read_checkpoint
 from s3zoo.space import Space
 from s3zoo.supernet import Supernet
@@ -48,7 +48,7 @@ def official_autoformer_supernet(
                 " supernet on yours."
             )
     if img_size is None:
-        img_size = math.isqrt(weights["pos_embed"].shape[1] - 1) * largest.patch_size
+        img_size = grid_side(weights["pos_embed"]) * largest.patch_size
     supernet = Supernet(space, img_size=img_size, **own, device=device, bias_per_head_count=True)
     heads = next(dim for dim in space.dims if dim.gene == "num_heads")
     most = {dim.name: dim.choices[-1] for dim in space.dims}

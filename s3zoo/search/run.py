@@ -254,6 +254,8 @@ def conclude(context: Context, found: list[Found], visited: list[dict[str, Any]]
         if context.ranks.first:
             _export(context, folder, best, budget, test, visited)
     result = {"name": run.name, "seed": run.seed, "winners": rows, "spaces": visited}
+    if run.final.use_held_out:
+        result["use_held_out"] = True  # so there are no accuracies on these images
     context.ranks.wait()  # all have listed what they could not read
     if unreadable := context.data.unreadable_counts():
         result["unreadable"] = unreadable
@@ -269,9 +271,13 @@ def _export(
 ) -> None:  # fmt: skip
     """A folder that timm opens, with where the network comes from."""
     run, data = context.run, context.run.data
-    metrics = {"test": test, "held-out": {"top1": best.accuracy, "images": context.data.search_size}}
+    metrics = {"test": test}
+    if best.accuracy is not None:
+        metrics["held-out"] = {"top1": best.accuracy, "images": context.data.search_size}
     record = provenance("search", run, context.folder, context.ranks, metrics=metrics)
     record |= {"space": run.space.name, "budget": str(budget), "final": run.final.mode}
+    if run.final.use_held_out:
+        record["use_held_out"] = True
     record["trajectory"] = _trajectory(context.folder, visited)
     record["cost"]["subnets_scored"] = _subnets_scored(context.folder)
     if run.supernet_weights:

@@ -98,16 +98,20 @@ class Train:
 
     def __post_init__(self) -> None:
         check(self)
-        if self.batch_size % self.accumulate:
-            raise ValueError(
-                f"batch_size is {self.batch_size}, but must be a multiple of accumulate ({self.accumulate}); change one"
-                " of them."
-            )
+        self.check_batch(1)
         if self.distil == "inplace" and self.sampling != "sandwich":
             raise ValueError(
                 f"distil is 'inplace', but sampling is {self.sampling!r}; only a step of sampling 'sandwich' has the"
                 " largest network, which teaches the others."
             )
+
+    def check_batch(self, world: int) -> None:
+        """A batch divides into micro-batches and ranks; places that mirror each other stay on one rank."""
+        parts, of = self.accumulate, f"accumulate ({self.accumulate})"
+        if world > 1:
+            parts, of = 2 * world * parts, f"{2 * world * parts}, twice the {world} processes times {of}"
+        if self.batch_size % parts:
+            raise ValueError(f"batch_size is {self.batch_size}, but must be a multiple of {of}; change one of them.")
 
 
 @dataclass(frozen=True)

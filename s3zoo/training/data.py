@@ -7,6 +7,7 @@ workers, an epoch can start in its middle, and ranks agree without talking.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
 import random
@@ -16,7 +17,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -332,6 +333,16 @@ class ImageData:
         self._calibration: tuple[int, np.ndarray] | None = None
         self._test: Split | None = None
 
+    def with_held_out(self) -> Self:
+        """The same images, with the held-out ones among those to train on: for a network that is chosen already."""
+        other = copy.copy(self)
+        other.__dict__.pop("fingerprint", None)
+        other.train_indices = np.sort(np.concatenate([self.train_indices, self.search_indices]))
+        other.train_size = len(other.train_indices)
+        other._train = TrainImages(self.split, other.train_indices, self.config, self.seed)
+        other._keys, other._loader, other._epochs_begun, other._calibration = [], None, 0, None
+        return other
+
     @cached_property
     def fingerprint(self) -> str:
         """Changes with the training images or their division; the test split is not looked at."""
@@ -425,12 +436,7 @@ class ImageData:
         Mirrored places stay together, so that Mixup's partner (the batch in reverse) is on the same rank. With repeated
         augmentation an epoch has as many batches, of fewer images, each several times in a batch (as in DeiT).
         """
-        if self.world > 1 and batch_size % (2 * self.world):
-            raise ValueError(
-                f"batch_size is {batch_size}, but for {self.world} processes must be a multiple of {2 * self.world}."
-            )
-        if not 0 < batch_size <= self.train_size:
-            raise ValueError(f"batch_size is {batch_size}, but there are {self.train_size} training images.")
+        assert 0 < batch_size <= self.train_size and (self.world == 1 or batch_size % (2 * self.world) == 0)
         place = np.arange(batch_size)
         rows = place[np.minimum(place, batch_size - 1 - place) % self.world == self.rank]
         order = np.argsort(hashed(self.seed, ORDER, epoch, np.arange(self.train_size)), kind="stable")

@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import timm
@@ -87,9 +87,21 @@ class FeatureData(ImageData):
         self.tower, self.ranks, self.amp = tower, ranks, amp
         self.depth, self._blocks = 0, range(0)
         self._kept: dict[str, Cache] = {}
+        self._cached_in = folder, log, stop
         for kind in {"none": (), "scored": ("scored",), "all": ("scored", "train")}[cache]:
-            assert folder is not None, "a cache needs a folder"
-            self._kept[kind] = Cache(folder, kind, self._key(kind), ranks, log, stop)
+            self._kept[kind] = self._cache(kind)
+
+    def _cache(self, kind: str) -> Cache:
+        folder, log, stop = self._cached_in
+        assert folder is not None, "a cache needs a folder"
+        return Cache(folder, kind, self._key(kind), self.ranks, log, stop)
+
+    def with_held_out(self) -> Self:
+        other = super().with_held_out()
+        if "train" in self._kept:
+            other._kept = self._kept | {"train": other._cache("train")}
+        other.reach(self.depth)
+        return other
 
     def _key(self, kind: str) -> dict[str, Any]:
         data = self.config

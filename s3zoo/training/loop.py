@@ -269,17 +269,12 @@ class LossScale:
 
 
 def steps_in_epoch(train: Train, data: TrainData, ranks: Ranks) -> int:
-    """Whole batches only; a batch must divide into micro-batches and ranks."""
+    """Whole batches only."""
     if train.batch_size > data.train_size:
         raise ValueError(
             f"batch_size is {train.batch_size}, but there are only {data.train_size} training images; lower it."
         )
-    parts = train.accumulate * (2 * ranks.world if ranks.world > 1 else 1)  # mirrored places stay on one rank
-    if train.batch_size % parts:
-        raise ValueError(
-            f"batch_size is {train.batch_size}, but must be a multiple of {parts} with {ranks.world} processes and"
-            f" accumulate {train.accumulate}."
-        )
+    train.check_batch(ranks.world)
     return data.train_size // train.batch_size
 
 

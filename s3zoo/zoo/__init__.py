@@ -28,7 +28,7 @@ import torch
 from s3zoo.cards import Facts, files, registered, registered_names, weights_source
 from s3zoo.cards.facts import NO_WEIGHTS, quantity
 from s3zoo.families import FAMILIES
-from s3zoo.files import check_fields, read_json, replacing
+from s3zoo.files import check_fields, check_writable, read_json, replacing
 from s3zoo.zoo.page import page, plot
 
 BATCH, ROUNDS = 8, 3
@@ -178,6 +178,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--throughput-file", metavar="PATH", type=Path, default=Path("docs/throughput.json"),
                         help="where throughput is kept (default: %(default)s)")  # fmt: skip
     args = parser.parse_args(argv)
+    files = {"--html": args.html, "--plot": args.plot, "--throughput-file": args.throughput and args.throughput_file}
+    for option, path in files.items():
+        if path:
+            check_writable(path, option)
+    if args.cards:
+        check_writable(args.cards, "--cards", folder=True)
 
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)

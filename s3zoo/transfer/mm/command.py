@@ -22,6 +22,7 @@ from mmengine.runner import Runner, find_latest_checkpoint
 from PIL import UnidentifiedImageError
 from torch import Tensor
 
+from s3zoo.files import check_writable
 from s3zoo.models.loading import load_weights
 from s3zoo.models.open import model_folder
 from s3zoo.paths import commit
@@ -234,14 +235,9 @@ def _plan(cfg: Config) -> str:
     ))  # fmt: skip
 
 
-def _check_folder(option: str, path: Path) -> None:
-    if path.exists() and not path.is_dir():
-        raise ValueError(f"{option} is {str(path)!r}, which is a file; name a folder.")
-
-
 def _prepare(cfg: Config, args: argparse.Namespace, splits: Sequence[str]) -> None:
     quiet()
-    _check_folder("--work-dir", Path(cfg.work_dir))
+    check_writable(Path(cfg.work_dir), "--work-dir", folder=True)
     if args.classes:
         set_classes(cfg, [name.strip() for name in args.classes.split(",")])
     set_data(cfg, args.data)
@@ -330,7 +326,7 @@ def predict(argv: list[str] | None = None) -> int:
     if not 0 <= args.threshold <= 1:
         raise ValueError(f"--threshold is {args.threshold:g}, but scores are from 0 to 1; give one of these.")
     device = distributed.start(args.device).device
-    _check_folder("--out", args.out)
+    check_writable(args.out, "--out", folder=True)
     quiet()
     cfg, weights, name, images = _opened(args.model, {})
     if args.classes:

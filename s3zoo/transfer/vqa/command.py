@@ -150,7 +150,7 @@ def _answered(split: Any, name: str) -> Any:
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
-    from s3zoo.files import read_json, write_json
+    from s3zoo.files import check_writable, read_json, write_json
     from s3zoo.training import distributed
     from s3zoo.transfer.vqa import metric
     from s3zoo.transfer.vqa.data import read_split
@@ -160,6 +160,8 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         raise ValueError("--blank-images and --shuffle-images are two controls; give one of them.")
     if (arguments.model is None) == (arguments.results is None):
         raise ValueError("eval needs a model folder or --results FILE, one of the two.")
+    if arguments.out is not None:
+        check_writable(arguments.out, "--out")
     ranks = distributed.start(arguments.device)
     try:
         if arguments.results is not None:
@@ -183,12 +185,13 @@ def _evaluate(arguments: argparse.Namespace) -> int:
 
 
 def _predict(arguments: argparse.Namespace) -> int:
-    from s3zoo.files import write_json
+    from s3zoo.files import check_writable, write_json
     from s3zoo.training import distributed
     from s3zoo.transfer.vqa import metric
     from s3zoo.transfer.vqa.data import read_split
     from s3zoo.transfer.vqa.run import predict
 
+    check_writable(arguments.out or Path("vqa_results.json"), "--out")
     ranks = distributed.start(arguments.device)
     try:
         (network, words, vocabulary, _), config, name = _opened(arguments, ("test-std", "test"))

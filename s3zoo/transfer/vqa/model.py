@@ -110,7 +110,7 @@ def bert_folder(source: str) -> str:
         for config in sorted(Path(place).rglob(CONFIG)):
             if (config.parent / WORDS).is_file() and (config.parent / WEIGHTS).is_file():
                 return str(config.parent)
-    what = "has no folder with config.json, vocab.txt and model.safetensors" if places else "is not installed"
+    what = "has no folder with config.json, vocab.txt and model.safetensors" if spec else "is not installed"
     raise ValueError(f"model.bert is {source!r}, but the package {name!r} {what}; name a folder or a Hub id instead.")
 
 
