@@ -42,14 +42,15 @@ def test_another_rank_speaks_of_a_mistake_of_its_own(second_rank, capsys, monkey
     assert capsys.readouterr().err == "s3zoo: it is wrong\n"
 
 
-def test_under_torchrun_one_sentence_and_every_worker_exits_2():
+def test_under_torchrun_one_sentence_and_exit_code_2():
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += [str(ROOT / "tools" / "search.py"), "no_such_config"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode != 0
     assert len([line for line in done.stderr.splitlines() if line.startswith("s3zoo: ")]) == 1
     assert 'Traceback (most recent call last):\n  File "' + str(ROOT / "tools") not in done.stderr
-    assert set(re.findall(r"exitcode\s*: *(-?\d+)", done.stderr)) == {"2"}
+    codes = set(re.findall(r"exitcode\s*: *(-?\d+)", done.stderr))
+    assert "2" in codes and codes <= {"2", "-15"}  # torchrun may end the other before it has read its command
 
 
 VERBS = {
