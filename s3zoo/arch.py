@@ -27,6 +27,13 @@ class Stage:
         integer(1)("embed_dim", self.embed_dim)
         object.__setattr__(self, "blocks", _tuple("blocks", self.blocks, Block, "block"))
 
+    @classmethod
+    def trusted(cls, embed_dim: int, blocks: tuple[Any, ...]) -> Stage:
+        """Of parts that are checked already, as those of a space are."""
+        stage = object.__new__(cls)
+        stage.__dict__.update(embed_dim=embed_dim, blocks=blocks)
+        return stage
+
     @property
     def depth(self) -> int:
         return len(self.blocks)
@@ -59,6 +66,14 @@ class Arch:
                 if not isinstance(block, family.block):
                     raise refusal(where, block, f"a {family.block.__name__} in family {self.family!r}")
                 _located(where, family.check, embed_dim=stage.embed_dim, block=block)
+
+    @classmethod
+    def trusted(cls, family: str, stages: tuple[Stage, ...], patch_size: int, stem_depth: int) -> Arch:
+        """Of parts that are checked already, as those of a space are."""
+        arch = object.__new__(cls)
+        patch_size = patch_size or FAMILIES[family].patch_size
+        arch.__dict__.update(family=family, stages=stages, patch_size=patch_size, stem_depth=stem_depth)
+        return arch
 
     # Reading
 

@@ -11,11 +11,12 @@ import dataclasses
 import functools
 import itertools
 import math
+import operator
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from s3zoo.arch import Arch, Stage
 from s3zoo.families import FAMILIES
@@ -89,6 +90,68 @@ class Dim:
             steps = abs(delta) / abs(one)
             return self if steps <= 1 else self.moved(one * (math.ceil(steps) - 1))
         return dataclasses.replace(self, choices=tuple(int(v) if float(v).is_integer() else v for v in kept))
+
+
+class Draft(NamedTuple):
+    """A network of a space that is not built: choices of the dimensions that are not per block (in the order of
+    `Space.shared`), and for each block of each stage its number among the candidates of the stage."""
+
+    shared: tuple[Value, ...]
+    picks: tuple[tuple[int, ...], ...]
+
+
+class Plan:
+    """What drafts mean in one stage. The candidates of all its blocks are numbered in one row; blocks with the same
+    choices have the same numbers. `key` are the shared choices that the genes of its blocks depend on."""
+
+    def __init__(self, space: Space, stage: int) -> None:
+        self.space, self.stage = space, stage
+        own = [(i, dim) for i, dim in enumerate(space.shared) if stage in dim.stages]
+        self._depth_at, depth = next((i, dim) for i, dim in own if dim.gene == "depth")
+        at = [i for i, dim in own if dim.gene != "depth" and len(dim.choices) > 1]
+        self.key: Callable[[Sequence[Value]], Any] = operator.itemgetter(*at) if at else lambda shared: ()
+        depths = {choice: int(space.at(depth, stage, choice)) for choice in depth.choices}
+        firsts: dict[tuple[Dim, ...], int] = {}
+        self.groups: list[list[tuple[Value, ...]]] = []  # the candidates of each kind of block: genes in order
+        self.names: list[tuple[str, ...]] = []
+        spans = []
+        for j in range(max(depths.values())):
+            dims = tuple(space._block_dims(stage, j))
+            if dims not in firsts:
+                firsts[dims] = sum(map(len, self.groups))
+                self.groups.append(list(itertools.product(*(dim.choices for dim in dims))))
+                self.names.append(tuple(dim.name for dim in dims))
+            spans.append((firsts[dims], math.prod(len(dim.choices) for dim in dims)))
+        self._spans = {choice: spans[:count] for choice, count in depths.items()}
+        self._all = spans
+        self._built: dict[Any, tuple[int, list[Any]]] = {}
+        self._numbers = {
+            (first, genes): first + k
+            for first, group in zip(firsts.values(), self.groups, strict=True)
+            for k, genes in enumerate(group)
+        }
+
+    def spans(self, shared: Sequence[Value]) -> list[tuple[int, int]]:
+        """For each block the number of its first candidate, and how many it has."""
+        return self._spans[shared[self._depth_at]]
+
+    def number(self, index: int, genes: tuple[Value, ...]) -> int:
+        return self._numbers[self._all[index][0], genes]
+
+    def blocks(self, shared: Sequence[Value]) -> tuple[int, list[Any]]:
+        """The width of the stage and all candidates, made and checked when they are first asked for."""
+        key = self.key(shared)
+        if key not in self._built:
+            space = self.space
+            values = {dim.name: choice for dim, choice in zip(space.shared, shared, strict=True)}
+            made: list[Any] = []
+            for names, group in zip(self.names, self.groups, strict=True):
+                index = next(j for j, (first, _) in enumerate(self._all) if first == len(made))
+                for genes in group:
+                    block, width = space._block(self.stage, index, values | dict(zip(names, genes, strict=True)))
+                    made.append(block)
+            self._built[key] = width, made
+        return self._built[key]
 
 
 @dataclass(frozen=True)
@@ -171,6 +234,19 @@ class Space:
             stages.append(Stage(embed_dim, tuple(block_type(**block) for block in blocks)))
         return Arch(self.family, tuple(stages), self.patch_size, self.stem_depth)
 
+    def _block(self, stage: int, index: int, values: Mapping[str, Any]) -> tuple[Any, int]:
+        """One block, checked, and the width of its stage; `values` has one value per dimension."""
+        own = [dim for dim in self.dims if stage in dim.stages and (not dim.per_block or dim.covers(index))]
+        genes: dict[str, Any] = {dim.gene: self.at(dim, stage, values[dim.name]) for dim in own}
+        width = genes.pop("embed_dim")
+        del genes["depth"]
+        if "num_heads" in genes:
+            genes.setdefault("head_dim", width // genes["num_heads"])
+        family = FAMILIES[self.family]
+        block = family.block(**genes)
+        family.check(width, block)
+        return block, width
+
     def values(self, arch: Arch) -> Values:
         """The inverse of `build` (values per block as tuples); ValueError if the architecture is not in the space."""
         values: Values = {}
@@ -229,60 +305,104 @@ class Space:
                 values[dim.name] = tuple(block[dim.name] for j, block in enumerate(own) if dim.covers(j))
         return self.build(values)
 
-    def _split(self, arch: Arch) -> tuple[Values, list[list[Values]]]:
+    # Drafts: networks as numbers, which are drawn, changed and priced without building anything
+
+    @functools.cached_property
+    def plans(self) -> list[Plan]:
+        return [Plan(self, stage) for stage in range(self.num_stages)]
+
+    @functools.cached_property
+    def shared(self) -> tuple[Dim, ...]:
+        """The dimensions that are not per block."""
+        return tuple(dim for dim in self.dims if not dim.per_block)
+
+    @functools.cached_property
+    def _free(self) -> list[tuple[int, tuple[Value, ...], bool]]:
+        """Of the shared dimensions with several choices: place, choices, and whether it is a depth."""
+        return [(i, d.choices, d.gene == "depth") for i, d in enumerate(self.shared) if len(d.choices) > 1]
+
+    def draft(self, arch: Arch) -> Draft:
+        """The inverse of `built`."""
         values = self.values(arch)
-        blocks: list[list[Values]] = []
-        for stage in range(self.num_stages):
-            drawn: list[Values] = [{} for _ in range(self._depth(stage, values))]
+        picks = []
+        for stage, plan in enumerate(self.plans):
+            drawn: list[list[Value]] = [[] for _ in range(self._depth(stage, values))]
             for dim in self._per_block[stage]:
                 for j, choice in zip((j for j in range(len(drawn)) if dim.covers(j)), values[dim.name], strict=True):
-                    drawn[j][dim.name] = choice
-            blocks.append(drawn)
-        return {d.name: values[d.name] for d in self.dims if not d.per_block}, blocks
+                    drawn[j].append(choice)
+            picks.append(tuple(plan.number(j, tuple(genes)) for j, genes in enumerate(drawn)))
+        return Draft(tuple(values[dim.name] for dim in self.shared), tuple(picks))
+
+    def built(self, draft: Draft) -> Arch:
+        """The architecture; its blocks were checked when they were made, so they are not checked again."""
+        stages = []
+        for plan, picks in zip(self.plans, draft.picks, strict=True):
+            width, blocks = plan.blocks(draft.shared)
+            stages.append(Stage.trusted(width, tuple([blocks[pick] for pick in picks])))
+        return Arch.trusted(self.family, tuple(stages), self.patch_size, self.stem_depth)
+
+    def draw(self, rng: random.Random) -> Draft:
+        """Every dimension uniformly."""
+        number = rng.random
+        shared = list(self._lowest)
+        for i, choices, _ in self._free:
+            shared[i] = choices[int(number() * len(choices))]
+        picks = [tuple([first + int(number() * n) for first, n in plan.spans(shared)]) for plan in self.plans]
+        return Draft(tuple(shared), tuple(picks))
+
+    @functools.cached_property
+    def _lowest(self) -> list[Value]:
+        return [dim.choices[0] for dim in self.shared]
+
+    def mutated(
+        self, draft: Draft, rng: random.Random, *, p_depth: float = 0.2, p_embed: float = 0.2, p_block: float = 0.4
+    ) -> Draft:
+        """S3 supplement, Alg. 2: depths, widths (and other genes of a stage), then each block, as a whole."""
+        number = rng.random
+        shared = list(draft.shared)
+        for i, choices, depth in self._free:
+            if number() < (p_depth if depth else p_embed):
+                others = [choice for choice in choices if choice != shared[i]]
+                shared[i] = others[int(number() * len(others))]
+        picks = []
+        for plan, old in zip(self.plans, draft.picks, strict=True):
+            spans = plan.spans(shared)
+            new = [
+                first + int(number() * n) if number() < p_block else pick
+                for pick, (first, n) in zip(old, spans, strict=False)
+            ]
+            new += [first + int(number() * n) for first, n in spans[len(old) :]]
+            picks.append(tuple(new))
+        return Draft(tuple(shared), tuple(picks))
+
+    def crossed(self, one: Draft, other: Draft, rng: random.Random) -> Draft:
+        """Depth and width of a stage from one parent; each block from either parent that has it."""
+        number, parents = rng.random, (one, other)
+        by_stage = [parents[number() >= 0.5].shared for _ in range(self.num_stages)]
+        shared = [
+            # A gene of several stages is no stage's own: it has a coin of its own.
+            (by_stage[dim.stages[0]] if len(dim.stages) == 1 else parents[number() >= 0.5].shared)[i]
+            for i, dim in enumerate(self.shared)
+        ]
+        picks = []
+        for plan, first, second in zip(self.plans, one.picks, other.picks, strict=True):
+            depth = len(plan.spans(shared))
+            longer = first if len(first) > len(second) else second
+            new = [a if number() < 0.5 else b for a, b in zip(first, second, strict=False)][:depth]
+            picks.append(tuple(new) + longer[len(new) : depth])
+        return Draft(tuple(shared), tuple(picks))
 
     def sample(self, rng: random.Random) -> Arch:
         """Every dimension uniformly."""
-        values = {dim.name: rng.choice(dim.choices) for dim in self.dims if not dim.per_block}
-        blocks = [
-            [self._draw_block(stage, j, rng) for j in range(self._depth(stage, values))]
-            for stage in range(self.num_stages)
-        ]
-        return self.assemble(values, blocks)
+        return self.built(self.draw(rng))
 
-    def _draw_block(self, stage: int, index: int, rng: random.Random) -> Values:
-        return {dim.name: rng.choice(dim.choices) for dim in self._block_dims(stage, index)}
-
-    def mutate(
-        self, arch: Arch, rng: random.Random, *, p_depth: float = 0.2, p_embed: float = 0.2, p_block: float = 0.4
-    ) -> Arch:
-        """S3 supplement, Alg. 2: depths, widths (and other genes of a stage), then each block, as a whole."""
-        values, blocks = self._split(arch)
-        for dim in self.dims:
-            if not dim.per_block and len(dim.choices) > 1:
-                if rng.random() < (p_depth if dim.gene == "depth" else p_embed):
-                    values[dim.name] = rng.choice([c for c in dim.choices if c != values[dim.name]])
-        for stage, old in enumerate(blocks):
-            depth = self._depth(stage, values)
-            kept = [self._draw_block(stage, j, rng) if rng.random() < p_block else b for j, b in enumerate(old[:depth])]
-            blocks[stage] = kept + [self._draw_block(stage, j, rng) for j in range(len(kept), depth)]
-        return self.assemble(values, blocks)
+    def mutate(self, arch: Arch, rng: random.Random, **rates: float) -> Arch:
+        """`mutated` of an architecture."""
+        return self.built(self.mutated(self.draft(arch), rng, **rates))
 
     def crossover(self, first: Arch, second: Arch, rng: random.Random) -> Arch:
-        """Depth and width of a stage from one parent; each block from either parent that has it."""
-        parents = (self._split(first), self._split(second))
-        by_stage = [rng.choice(parents)[0] for _ in range(self.num_stages)]
-        values: Values = {}
-        for dim in self.dims:
-            if not dim.per_block:  # a gene of several stages is no stage's own: it has a coin of its own
-                source = by_stage[dim.stages[0]] if len(dim.stages) == 1 else rng.choice(parents)[0]
-                values[dim.name] = source[dim.name]
-        blocks: list[list[Values]] = []
-        for stage in range(self.num_stages):
-            candidates = [
-                [p[1][stage][j] for p in parents if j < len(p[1][stage])] for j in range(self._depth(stage, values))
-            ]
-            blocks.append([rng.choice(c) if c else self._draw_block(stage, j, rng) for j, c in enumerate(candidates)])
-        return self.assemble(values, blocks)
+        """`crossed` of two architectures."""
+        return self.built(self.crossed(self.draft(first), self.draft(second), rng))
 
     # Extent
 

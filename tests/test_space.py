@@ -5,7 +5,6 @@ import itertools
 import json
 import math
 import random
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 
 from s3zoo import cost
 from s3zoo.arch import Arch, AutoFormerBlock, Block, GLiTBlock, LadderBlock, S3Block, ShuntedBlock, Stage
+from s3zoo.search.budget import Pricer
 from s3zoo.space import S4_SHUNTED, SPACES, Dim, Space, glit_details, glit_space, glit_split, s3_space
 
 names = st.sampled_from(sorted(SPACES))
@@ -412,25 +412,25 @@ def test_impossible_spaces_are_refused() -> None:
         Dim("num_heads", (1,), (1, 1), per_block=True)
 
 
+DRAWN = [*SPACES.values(), glit_details(SPACES["glit_tiny"], SPACES["glit_tiny"].sample(random.Random(3)))]
+
+
 # Traces by hand
 
 
 class Scripted(random.Random):
-    """Answers from a list: a number for `random()`, an index for `choice()`; the kind of question is checked."""
+    """Answers from a list: a number for a coin, (index, of how many) for a choice."""
 
-    def __init__(self, *answers: float | int) -> None:
+    def __init__(self, *answers: float | tuple[int, int]) -> None:
         super().__init__(0)
         self.answers = list(answers)
 
     def random(self) -> float:
         answer = self.answers.pop(0)
-        assert isinstance(answer, float), "a choice was scripted, a probability was asked for"
-        return answer
+        return (answer[0] + 0.5) / answer[1] if isinstance(answer, tuple) else answer
 
-    def choice(self, seq: Sequence[Any]) -> Any:  # type: ignore[override]
-        answer = self.answers.pop(0)
-        assert isinstance(answer, int), "a probability was scripted, a choice was asked for"
-        return seq[answer]
+
+ONE, TWO = 0.49, 0.5  # the coins of crossover: the first or the second parent
 
 
 @pytest.mark.parametrize(("family", "block"), [("autoformer", AutoFormerBlock), ("ladder", LadderBlock)])
@@ -438,24 +438,23 @@ def test_trace_of_plain_transformers(family: str, block: Any) -> None:
     space = autoformer(family=family)
     arch = Arch(family, (Stage(8, (block(1, 4, 2), block(2, 4, 4))),))
     rng = Scripted(
-        0.19, 1,  # depth changes: of 1 and 3 the second
+        0.19, (1, 2),  # depth changes: of 1 and 3 the second
         0.2,  # width stays: 0.2 is not below 0.2
-        0.39, 1, 0,  # first block: 2 heads, ratio 2
+        0.39, (2, 4),  # first block: 2 heads, ratio 2
         0.4,  # second block stays
-        0, 1,  # the new third block: 1 head, ratio 4
+        (1, 4),  # the new third block: 1 head, ratio 4
     )  # fmt: skip
     mutated = space.mutate(arch, rng)
     assert mutated == Arch(family, (Stage(8, (block(2, 4, 2), block(2, 4, 4), block(1, 4, 4))),)) and not rng.answers
     # shallower: the last block goes, and nothing is asked about it
-    rng = Scripted(0.0, 0, 0.1, 1, 0.9)
+    rng = Scripted(0.0, (0, 2), 0.1, (1, 2), 0.9)
     assert space.mutate(arch, rng) == Arch(family, (Stage(24, (block(1, 4, 2),)),)) and not rng.answers
 
     other = Arch(family, (Stage(16, (block(2, 4, 2), block(1, 4, 4), block(2, 4, 2))),))
     rng = Scripted(
-        1,  # depth 3 and width 16 of the second parent
-        0,  # first block of the first parent
-        1,  # second block of the second
-        0,  # the third exists in the second parent only
+        TWO,  # depth 3 and width 16 of the second parent
+        ONE,  # first block of the first parent
+        TWO,  # second block of the second; the third exists in the second parent only
     )  # fmt: skip
     child = space.crossover(arch, other, rng)
     assert child == Arch(family, (Stage(16, (block(1, 4, 2), block(1, 4, 4), block(2, 4, 2))),)) and not rng.answers
@@ -466,19 +465,19 @@ def test_trace_of_s3() -> None:
     a, b, c = S3Block(2, 1, 4, 2), S3Block(4, 1, 4, 4), S3Block(2, 2, 4, 4)
     arch = Arch("s3", (Stage(8, (a, b)), Stage(16, (c,))))
     rng = Scripted(
-        0.5, 0.1, 0,  # stage 1: depth stays, width becomes 16
-        0.1, 0, 0.5,  # stage 2: depth becomes 2, width stays
-        0.4, 0.3, 1, 1, 1,  # stage 1: first block stays; second: window 4, 2 heads, ratio 4
-        0.4, 0, 0, 1,  # stage 2: first block stays; the new one: window 2, 1 head, ratio 4
+        0.5, 0.1, (0, 1),  # stage 1: depth stays, width becomes 16
+        0.1, (0, 1), 0.5,  # stage 2: depth becomes 2, width stays
+        0.4, 0.3, (7, 8),  # stage 1: first block stays; second: window 4, 2 heads, ratio 4
+        0.4, (1, 8),  # stage 2: first block stays; the new one: window 2, 1 head, ratio 4
     )  # fmt: skip
     mutated = Arch("s3", (Stage(16, (a, S3Block(4, 2, 4, 4))), Stage(16, (c, S3Block(2, 1, 4, 4)))))
     assert space.mutate(arch, rng) == mutated and not rng.answers
 
     other = Arch("s3", (Stage(16, (c,)), Stage(8, (b, a))))
     rng = Scripted(
-        0, 1,  # stage 1 from the first parent (2 blocks, width 8), stage 2 from the second (2 blocks, width 8)
-        1, 0,  # stage 1: first block of the second parent; the second block exists in the first parent only
-        0, 0,  # stage 2: first block of the first parent; the second block exists in the second parent only
+        ONE, TWO,  # stage 1 from the first parent (2 blocks, width 8), stage 2 from the second (2 blocks, width 8)
+        TWO,  # stage 1: first block of the second parent; the second block exists in the first parent only
+        ONE,  # stage 2: first block of the first parent; the second block exists in the second parent only
     )  # fmt: skip
     assert space.crossover(arch, other, rng) == Arch("s3", (Stage(8, (c, b)), Stage(8, (c, a)))) and not rng.answers
 
@@ -486,10 +485,12 @@ def test_trace_of_s3() -> None:
 def test_trace_of_glit() -> None:
     space = glit(2)  # genes of a block in the order: global heads, kernel, expansion, head_dim, ratio
     a, b = GLiTBlock(2, 0, 2, 3, 1, 2), GLiTBlock(2, 2, 4, 5, 2, 4)
-    rng = Scripted(0.1, 1, 1, 0, 1, 0, 0.5)  # depth and width have one choice and are not asked about
+    genes = list(itertools.product((0, 1, 2), (3, 5), (1, 2), (2, 4), (2, 4)))
+    # Depth and width have one choice and are not asked about.
+    rng = Scripted(0.1, (genes.index((1, 5, 1, 4, 2)), len(genes)), 0.5)
     mutated = space.mutate(Arch("glit", (Stage(6, (a, b)),)), rng)
     assert mutated == Arch("glit", (Stage(6, (GLiTBlock(2, 1, 4, 5, 1, 2), b)),)) and not rng.answers
-    rng = Scripted(0, 1, 0)  # the stage (no difference here), then a coin per block
+    rng = Scripted(ONE, TWO, ONE)  # the stage (no difference here), then a coin per block
     crossed = space.crossover(Arch("glit", (Stage(6, (a, b)),)), Arch("glit", (Stage(6, (b, a)),)), rng)
     assert crossed == Arch("glit", (Stage(6, (b, b)),)) and not rng.answers
 
@@ -504,9 +505,41 @@ def shunted(embed: int, ratio: float, x: int) -> Arch:
 
 def test_trace_of_shunted() -> None:
     """No gene differs between blocks: numbers of the whole network, each with a coin of its own."""
-    # width 36 -> 60, ratio stays, depths 3, 9 -> 4, 12; blocks are asked about (2 + 3 + 9 + 1), but have no genes
-    rng = Scripted(0.1, 1, 0.9, 0.15, 0, *[0.0] * 15)
+    # width 36 -> 60, ratio stays, depths 3, 9 -> 4, 12; then 2 + 4 + 12 + 1 blocks, which have no genes
+    rng = Scripted(0.1, (1, 2), 0.9, 0.15, (0, 1), *[0.4] * 19)
     assert S4_SHUNTED.mutate(shunted(36, 7, 3), rng) == shunted(60, 7, 4) and not rng.answers
-    # four stages; then width, ratio, depths, other depths, heads; then 2 + 4 + 12 + 1 blocks without genes
-    rng = Scripted(*[0, 0, 0, 0], *[1, 0, 1, 0, 0], *[0] * 19)
+    # four stages; then width, ratio, depths, other depths, heads; then 2 + 3 + 9 + 1 blocks that both have
+    rng = Scripted(*[ONE] * 4, TWO, ONE, TWO, ONE, ONE, *[ONE] * 15)
     assert S4_SHUNTED.crossover(shunted(36, 7, 3), shunted(60, 8, 4), rng) == shunted(60, 7, 4) and not rng.answers
+
+
+# Drafts
+
+
+@pytest.mark.parametrize("space", DRAWN, ids=lambda space: space.name)
+def test_drafts_are_architectures_in_numbers(space: Space) -> None:
+    """Built from a draft is what the checked way builds, and back; what is drawn, mutated and crossed lies inside."""
+    rng = random.Random(0)
+    one, other = space.draw(rng), space.draw(rng)
+    for draft in (one, other, space.mutated(one, rng), space.crossed(one, other, rng)):
+        arch = space.built(draft)
+        assert arch == Arch.from_json(arch.to_json()) and hash(arch) == hash(Arch.from_json(arch.to_json()))
+        assert space.contains(arch) and space.draft(arch) == draft
+
+
+@pytest.mark.parametrize("space", DRAWN, ids=lambda space: space.name)
+@pytest.mark.parametrize("size", [32, 224])
+def test_prices_of_drafts_are_those_of_the_networks(space: Space, size: int) -> None:
+    price, rng = Pricer(size, num_classes=7), random.Random(1)
+    quick = {metric: price.of_drafts(space, metric) for metric in ("params", "macs")}
+    draft = space.draw(rng)
+    for _ in range(20):
+        assert {metric: of(draft) for metric, of in quick.items()} == price(space.built(draft))
+        draft = space.mutated(draft, rng)
+
+
+def test_a_block_that_cannot_be_is_refused_when_it_is_first_drawn() -> None:
+    space = glit_space("g", 8, 2, depth=1, expansions=(0.1, 2))  # a tenth of 4 local channels is no channel
+    with pytest.raises(ValueError, match=r"expansion is 0\.1, but must be at least 1 / "):
+        for seed in range(20):
+            space.sample(random.Random(seed))

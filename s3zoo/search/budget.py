@@ -13,7 +13,8 @@ from typing import Any
 
 from s3zoo import cost
 from s3zoo.arch import Arch
-from s3zoo.space import Space
+from s3zoo.families import FAMILIES
+from s3zoo.space import Draft, Space
 
 METRICS = ("params", "macs", "latency")  # latency in milliseconds
 SUFFIXES = {"k": 3, "m": 6, "g": 9}
@@ -150,6 +151,35 @@ class Pricer:
     def __call__(self, arch: Arch) -> dict[str, float]:
         return dict(self._priced(arch))
 
+    def of_drafts(self, space: Space, metric: str) -> Callable[[Draft], int]:
+        """Parameters or MACs of networks of a space that are not built: sums over tables, made when they are needed.
+
+        A block's costs are looked up by its number, so that nothing is gained by remembering what a mutation kept.
+        """
+        shape = cost.shape_of(space.largest(), **self._shape)
+        which, family, plans = cost.Cost._fields.index(metric), FAMILIES[space.family], space.plans
+        size = (shape.height, shape.width)
+        tables: list[dict[Any, tuple[int, list[int]]]] = [{} for _ in plans]
+        frame = functools.lru_cache(maxsize=2**16)(lambda *widths: family.frame_cost(widths, shape)[which])
+
+        def table(stage: int, shared: tuple[Any, ...]) -> tuple[int, list[int]]:
+            width, blocks = plans[stage].blocks(shared)
+            same = [family.effective(block, stage, size, shape.patch_size) for block in blocks]
+            return width, [int(family.block_cost(block, width, stage, shape)[which]) for block in same]
+
+        def price(draft: Draft) -> int:
+            total, widths = 0, []
+            for stage, picks in enumerate(draft.picks):
+                key = plans[stage].key(draft.shared)
+                found = tables[stage].get(key)
+                if found is None:
+                    found = tables[stage][key] = table(stage, draft.shared)
+                widths.append(found[0])
+                total += sum(map(found[1].__getitem__, picks))
+            return total + int(frame(*widths))
+
+        return price
+
     def _price(self, arch: Arch) -> dict[str, float]:
         costs: dict[str, float] = {"params": cost.params(arch, **self._shape), "macs": cost.macs(arch, **self._shape)}
         if self.latency is not None:
@@ -184,21 +214,37 @@ class Feasible:
         self.checked = 0
         self.rejected = 0
         self.nearest: tuple[float, Arch] | None = None  # the least excess seen
+        self._quick: list[tuple[Limit, Callable[[Draft], int]]] | None = None  # None: networks must be built
+        if isinstance(price, Pricer) and "latency" not in budget.limits:
+            self._quick = [(limit, price.of_drafts(space, metric)) for metric, limit in budget.limits.items()]
 
     def __call__(self, arch: Arch) -> bool:
         return self.excess(arch) == 0
 
+    def fits(self, draft: Draft) -> bool:
+        return self._excess(draft) == 0
+
     def excess(self, arch: Arch) -> float:
-        excess = self.budget.excess(self.price(arch))
+        return self._seen(self.budget.excess(self.price(arch)), lambda: arch)
+
+    def _excess(self, draft: Draft) -> float:
+        if self._quick is None:
+            return self.excess(self.space.built(draft))
+        excess = 0.0
+        for limit, price in self._quick:
+            excess += limit.excess(price(draft))
+        return self._seen(excess, lambda: self.space.built(draft))
+
+    def _seen(self, excess: float, arch: Callable[[], Arch]) -> float:
         self.checked += 1
         self.rejected += excess > 0
         if self.nearest is None or excess < self.nearest[0]:
-            self.nearest = (excess, arch)
+            self.nearest = (excess, arch())
         return excess
 
     @functools.cached_property
-    def _anchors(self) -> list[Arch]:
-        """The extreme architectures towards which the limits push."""
+    def _anchors(self) -> list[Draft]:
+        """The extreme networks towards which the limits push."""
         found = []
         for metric, limit in self.budget.limits.items():
             price, measured = _one(self.price, metric), metric == "latency"
@@ -206,7 +252,7 @@ class Feasible:
                 found.append(self.space.cheapest(price, measured=measured))
             if limit.low > 0:
                 found.append(self.space.dearest(price, measured=measured))
-        return found
+        return [self.space.draft(arch) for arch in found]
 
     def draw(self, rng: random.Random) -> Arch | None:
         """A random architecture within the budget, or None.
@@ -215,18 +261,18 @@ class Feasible:
         mutations and by crossover with extreme architectures, never moving further away.
         """
         for _ in range(self.PLAIN_TRIES):
-            arch = self.space.sample(rng)
-            if (excess := self.excess(arch)) == 0:
-                return arch
+            draft = self.space.draw(rng)
+            if (excess := self._excess(draft)) == 0:
+                return self.space.built(draft)
         for _ in range(self.STEPS):
             if rng.random() < 0.5:
-                child = self.space.mutate(arch, rng, p_depth=0.1, p_embed=0.1, p_block=0.1)
+                child = self.space.mutated(draft, rng, p_depth=0.1, p_embed=0.1, p_block=0.1)
             else:
-                child = self.space.crossover(arch, rng.choice(self._anchors), rng)
-            if (moved := self.excess(child)) <= excess:
-                arch, excess = child, moved
+                child = self.space.crossed(draft, rng.choice(self._anchors), rng)
+            if (moved := self._excess(child)) <= excess:
+                draft, excess = child, moved
             if excess == 0:
-                return arch
+                return self.space.built(draft)
         return None
 
 

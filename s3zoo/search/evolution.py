@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 
 from s3zoo.arch import Arch
-from s3zoo.space import Space
+from s3zoo.space import Draft, Space
 
 ENUMERABLE = 10_000  # spaces up to this size are searched to the last architecture
 
@@ -86,26 +86,32 @@ class Evolution:
                 if len(self._asked) < self.population:
                     self._add(arch)
 
-    def _breeders(self, rng: random.Random) -> Iterator[tuple[int, Callable[[], Arch]]]:
-        parents = [arch for arch, _ in self.top(self.parents)]
+    def _breeders(self, rng: random.Random) -> Iterator[tuple[int, Callable[[], Draft]]]:
+        parents = [self.space.draft(arch) for arch, _ in self.top(self.parents)]
 
-        def crossed() -> Arch:
+        def crossed() -> Draft:
             first, second = rng.sample(parents, 2)
-            return self.space.crossover(first, second, rng)
+            return self.space.crossed(first, second, rng)
 
         if len(parents) > 1:
             yield self.crossover, crossed
         if parents:
-            yield self.mutation, lambda: self.space.mutate(rng.choice(parents), rng, **self.rates)
+            yield self.mutation, lambda: self.space.mutated(rng.choice(parents), rng, **self.rates)
 
-    def _fill(self, size: int, make: Callable[[], Arch | None]) -> None:
+    def _fill(self, size: int, make: Callable[[], Arch | Draft | None]) -> None:
         """Add what `make` gives until the generation has this size, or `max_tries` in a row were in vain."""
         misses = 0
         while len(self._asked) < size and misses < self.max_tries:
             arch = make()
             misses = 0 if arch is not None and self._add(arch) else misses + 1
 
-    def _add(self, arch: Arch) -> bool:
+    def _add(self, found: Arch | Draft) -> bool:
+        """A draft is built when it is known to be within the budget, where that can be told before."""
+        if isinstance(found, Draft) and hasattr(self.feasible, "fits"):
+            if not self.feasible.fits(found):
+                self._vain["outside"] += 1
+                return False
+        arch = self.space.built(found) if isinstance(found, Draft) else found
         identity = self.identity(arch)
         if identity in self._known:
             self._vain["repeated"] += 1
@@ -151,7 +157,7 @@ class Evolution:
 class RandomSearch(Evolution):
     """The baseline at equal evaluations: every generation is drawn at random."""
 
-    def _breeders(self, rng: random.Random) -> Iterator[tuple[int, Callable[[], Arch]]]:
+    def _breeders(self, rng: random.Random) -> Iterator[tuple[int, Callable[[], Draft]]]:
         return iter(())
 
 
