@@ -254,7 +254,9 @@ def _parse(text: str, kind: Any, path: str) -> Any:
         return typed(text, kind, path)
     if isinstance(kind, type) and issubclass(kind, Space):
         if text not in SPACES:
-            raise ValueError(f"{path} is {text!r}, but must be one of {', '.join(SPACES)}.")
+            near = difflib.get_close_matches(text, SPACES, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else "."
+            raise ValueError(f"{path} is {text!r}, but must be one of {', '.join(SPACES)}{hint}")
         return SPACES[text]
     if kind is bool:
         if text.lower() not in ("true", "false"):
