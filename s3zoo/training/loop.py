@@ -137,9 +137,9 @@ class SupernetTask:
     def loss(
         self, model: nn.Module, inputs: Inputs, targets: Tensor, *, smoothing: float, step: int, rows: Tensor
     ) -> Tensor:
-        logits, part = model(inputs), int(rows[0])
+        logits = model(inputs)
         if self.train.distil == "inplace":  # the largest, which comes first, learns the labels, the others its answers
-            if part in self._taught:
+            if (part := int(rows[0])) in self._taught:
                 return cross_entropy(logits, self._taught[part], 0.0)
             self._taught[part] = logits.detach().float().softmax(1)
         return cross_entropy(logits, targets, smoothing)
