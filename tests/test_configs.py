@@ -387,9 +387,11 @@ def test_cost_as_printed(name: str) -> None:
     """Steps, FLOP and GPU time of the text follow from the config: two FLOP a MAC, a backward pass of two forwards."""
     run = config(name)
     plain = " ".join(text(name).split())
+    final_images = images(name) + (run.data.holdout if run.final.use_held_out else 0)
     steps = re.search(r"epochs of ([\d,]+) steps", plain)
     if steps:  # GLiT's is nearly all retraining
-        assert int(steps[1].replace(",", "")) == images(name) // run.supernet.batch_size
+        seen = images(name) if run.supernet.epochs else final_images  # those of the first training
+        assert int(steps[1].replace(",", "")) == seen // run.supernet.batch_size
 
     price, rng = pricer(run), random.Random(1)
 
@@ -406,7 +408,6 @@ def test_cost_as_printed(name: str) -> None:
             one = 2 * one + price(run.space.largest())["macs"] + price(run.space.smallest())["macs"]
         supernets = one * (1 + (run.space_search.iterations if run.space_search.method != "none" else 0))
         finals = mean(run.space) if run.final.mode == "retrain" else 0.0
-    final_images = images(name) + (run.data.holdout if run.final.use_held_out else 0)
     flop = 6 * (images(name) * run.supernet.epochs * supernets + final_images * run.final.train.epochs * finals)
     if run.space.family == "ladder":  # forward passes of ViT-B/16: patches, then 12 blocks of width 768 on 197 tokens
         tower = 196 * 768**2 + 12 * (197 * (4 * 768**2 + 2 * 768 * 3072) + 2 * 197**2 * 768)
