@@ -525,7 +525,6 @@ def test_set_reaches_every_kind_of_value() -> None:
         ("supernet.milestones=(-1,)", r"^supernet.milestones is \(-1.0,\), but must be at least 0"),
         # of two keys
         ("supernet.accumulate=3", r"^supernet.batch_size is 128, but must be a multiple of accumulate \(3\)"),
-        ("final.use_held_out=true", "^final.use_held_out is True, but final.mode is 'inherit', which trains nothing"),
         ("arch_search.population=40", r"crossover 25 \+ mutation 25 must not be more than the population of 40"),
     ],
 )  # fmt: skip
@@ -538,6 +537,7 @@ def test_set_refuses(setting: str, complaint: str) -> None:
 @pytest.mark.parametrize(
     ("name", "setting", "reason"),
     [
+        ("s4_vit_cifar10", "final.mode=inherit", "final.mode is 'inherit', which trains nothing"),
         ("s4_vit_cifar10", "final.top=2", "final.top is 2, and the best of them is chosen on these images"),
         ("s4_vit_cifar10", "space_search.audit=3", "space_search.audit compares networks on these images"),
         ("s4_swin_sun397", "space_search.search_each_space=true", "space_search.search_each_space compares spaces"),
