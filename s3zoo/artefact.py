@@ -35,7 +35,7 @@ def save_model(
 ) -> Path:
     """Write the folder that is `model` and give its path; an earlier model in it is replaced.
 
-    Whenever the machine dies, a reader finds the old model or the new one.
+    Whenever the process is killed, a reader finds the old model or the new one.
 
     Args:
         provenance: where the weights come from, as JSON: data, config, seed, commit, source file.

@@ -215,7 +215,7 @@ def check_network(config: dict[str, Any], name: str) -> dict[str, Any]:
     where = f"{name!r}: "
     _check(config, {"architecture": str}, where)
     architecture = config["architecture"]
-    if not timm.is_model(architecture.partition(".")[0]):
+    if not re.fullmatch(r"[\w.]+", architecture) or not timm.is_model(architecture.partition(".")[0]):
         raise ValueError(f"{where}its architecture {architecture[:60]!r} is no model of timm or s3zoo.")
     for key, kind in (("num_classes", int), ("num_features", int), ("global_pool", str), ("s3zoo", dict)):
         _check(config, {key: kind} if config.get(key) is not None else {}, where)

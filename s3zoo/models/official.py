@@ -120,6 +120,8 @@ def _unpickled(file: Any, name: str, map_location: Any, is_pickle: bool = False)
                 raise _wants_code(name, found[1]) from None
             if is_pickle:  # with an instruction that tensors do not need
                 raise _wants_code(name, "it holds more than tensors") from None
+        except (MemoryError, torch.OutOfMemoryError):
+            raise
         except Exception:  # torch raises many kinds here, from EOFError to RuntimeError
             pass
     raise ValueError(f"{name} is truncated or not a checkpoint; download it again or give another file.")

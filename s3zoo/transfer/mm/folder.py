@@ -2,14 +2,16 @@
 
 mmengine takes a `type` in a config for a path of Python to import, and registered classes open what their arguments
 name, so that a config from elsewhere can run anything. Of a folder's config only the model and its test pipeline are
-used. Every `type` in them must be a name in the registries of mmengine, mmcv, mmdet, mmseg or s3zoo, every other text a
-plain word (mmcv evaluates some as Python), and what initialises weights is left out. Datasets, metrics and hooks are
-those of the task, made here.
+used. Every `type` in them must be a name in the registries of mmengine, mmcv, mmdet, mmseg or s3zoo (in a pipeline: one
+of STEPS), every other text a plain word (mmcv evaluates some as Python) that is no module (mmengine imports a word that
+is not registered), and what initialises weights is left out. Datasets, metrics and hooks are those of the task, made
+here.
 """
 
 from __future__ import annotations
 
 import ast
+import importlib.util
 import json
 import re
 from collections.abc import Mapping
@@ -37,9 +39,17 @@ PACKAGES = ("mmengine", "mmcv", *SCOPES)
 # Named by `type`, but not registered: mmcv evaluates the word of `nms`, mmdet takes a `roi_layer` from mmcv.ops.
 UNREGISTERED = {"nms": ("nms", "soft_nms"), "roi_layer": ("RoIAlign", "RoIPool")}
 WORD = re.compile(r"[\w +-]*")
-OUTSIDE = {"BertModel", "ATSSVLFusionHead", "RandomSamplingNegPos", "VPD"}  # fetch what a plain word names from the Hub
+# Parts that fetch something by default, or what a plain word names, from the Hub or elsewhere
+OUTSIDE = {
+    "BertModel", "ATSSVLFusionHead", "RandomSamplingNegPos", "VPD", "TIMMBackbone", "GLIP", "GroundingDINO",
+}  # fmt: skip
+# What prepares a test image; other transforms unpickle files or take names of further code.
+STEPS = {
+    "LoadImageFromFile", "LoadAnnotations", "Resize", "RandomFlip", "Pad", "Normalize", "CenterCrop", "TestTimeAug",
+    "PackDetInputs", "PackSegInputs",
+}  # fmt: skip
 DROPPED = ("init_cfg", "pretrained", "backend_args", "file_client_args", "_scope_", "_delete_")
-FILE_KEY = re.compile(r".*(path|file|filename|url|root|dir|prefix|checkpoint|ckpt)")
+FILE_KEY = re.compile(r".*(path|file|filename|url|root|dir|prefix|checkpoint|ckpt)|class_weight|teacher_config")
 
 
 class Exported(NamedTuple):
@@ -151,7 +161,8 @@ def _checked(cfg: dict[str, Any], meta: dict[str, Any]) -> dict[str, Any]:
     if scope not in SCOPES:
         raise _Refused(f"its default_scope is {scope!r:.60} instead of {' or '.join(SCOPES)}")
     register(Config(dict(default_scope=scope)))
-    models, transforms = _registered(MODELS, TASK_UTILS), _registered(TRANSFORMS)
+    models = _registered(MODELS, TASK_UTILS)
+    transforms = {name for name in _registered(TRANSFORMS) if _bare(name) in STEPS}
     loader = _dict(cfg.get("test_dataloader"), "test_dataloader")
     stored = _dict(loader.get("dataset"), "test_dataloader.dataset")
     if not isinstance(stored.get("pipeline"), list | tuple):
@@ -209,9 +220,9 @@ def _part(node: Any, allowed: set[str], where: str) -> Any:
             inside = f"{where}.{key}"
             if key == "type" and isinstance(value, str):
                 if value not in allowed and value not in UNREGISTERED.get(where.rpartition(".")[2], ()):
-                    raise _Refused(f"{inside} is {str(value)[:60]!r}, which is no registered name")
+                    raise _Refused(f"{inside} is {str(value)[:60]!r}, which is no registered name that may be used")
                 out[key] = value
-            elif node.get("type") == "S3ZooBackbone" and key in ("model", "model_args"):
+            elif _bare(node.get("type")) == "S3ZooBackbone" and key in ("model", "model_args"):
                 out[key] = value
             elif key == "type":
                 raise _Refused(f"{inside} is a {type(value).__name__}")
@@ -219,16 +230,28 @@ def _part(node: Any, allowed: set[str], where: str) -> Any:
                 raise _Refused(f"{inside} names a file or an address")
             else:
                 out[key] = _part(value, allowed, inside)
-        if out.get("type") == "S3ZooBackbone":
+        if _bare(out.get("type")) == "S3ZooBackbone":
             _check_backbone(out, where)
         return out
     if isinstance(node, list | tuple):
         return type(node)(_part(value, allowed, f"{where}[{i}]") for i, value in enumerate(node))
     if isinstance(node, str) and not WORD.fullmatch(node):
         raise _Refused(f"{where} is {node[:60]!r}, which is no plain word")
+    if isinstance(node, str) and _is_module(node):
+        raise _Refused(f"{where} is {node[:60]!r}, the name of a Python module")
     if node is not None and not isinstance(node, str | bool | int | float):
         raise _Refused(f"{where} is a {type(node).__name__}")
     return node
+
+
+def _bare(name: Any) -> str:
+    """A registered name without its scope."""
+    return str(name).rpartition(".")[2]
+
+
+def _is_module(word: str) -> bool:
+    """Whether `import word` would find something; nothing is imported."""
+    return word.isidentifier() and importlib.util.find_spec(word) is not None
 
 
 def _check_backbone(cfg: dict[str, Any], where: str) -> None:

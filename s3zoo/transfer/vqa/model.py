@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -398,7 +399,7 @@ def _check(content: dict[str, Any], answers: Any, vocabulary: list[str]) -> None
         if unknown := sorted(set(given) - set(known)):
             raise ValueError(f"{name} has the unknown field {unknown[0]!r}")
     check_fields(made, {"architecture": str, "model_args": dict})
-    if not timm.is_model(made["architecture"]):
+    if not re.fullmatch(r"\w+", made["architecture"]) or not timm.is_model(made["architecture"]):
         raise ValueError(f"its backbone {made['architecture'][:60]!r} is no model of timm or s3zoo")
     check_args(made["architecture"], made["model_args"])
     decimal = ("hidden_dropout_prob", "attention_probs_dropout_prob", "layer_norm_eps")
