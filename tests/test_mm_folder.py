@@ -126,6 +126,24 @@ HOSTILE = {
     "text that is evaluated": ("model/motion", dict(type="CameraMotionCompensation", warp_mode=EVAL)),
     "a pickle as class weights": ("model/decode_head/loss_decode/class_weight", URL),
     "the same beside us": ("model/decode_head/loss_decode/class_weight", "weights.pkl"),
+    "a pickle by a plain word": ("model/decode_head/loss_decode/class_weight", "pkl"),
+    "images that are pickles": (
+        "test_dataloader/dataset/pipeline/0", dict(type="LoadBiomedicalImageFromFile", decode_backend="pickle"),
+    ),
+    "a module as a way to resize": (
+        "test_dataloader/dataset/pipeline/0", dict(type="Resize", scale=(4, 4), interpolation="antigravity"),
+    ),
+    "a step that makes steps": (
+        "test_dataloader/dataset/pipeline/0", dict(type="RandomChoiceResize", scales=[4], resize_type="Resize"),
+    ),
+    "a module as padding": (
+        "model/neck", dict(type="ConvModule", in_channels=8, out_channels=8, kernel_size=1, padding_mode="antigravity"),
+    ),
+    "a network that fetches its weights": ("model/backbone", dict(type="TIMMBackbone", model_name="resnet18")),
+    "our backbone by another name": (
+        "model/backbone",
+        dict(type="mmengine.S3ZooBackbone", model="clip_ladder", model_args=dict(pretrained_tower="pkl")),
+    ),
     "a config as teacher": ("model/teacher_config", "evil.py"),
     "a checkpoint by a plain word": ("model/teacher_ckpt", "evil"),
     "a language model of the Hub": ("model/language_model", dict(type="BertModel", name="evil")),
