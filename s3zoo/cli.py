@@ -34,6 +34,7 @@ COMMANDS = {
     "predict": Command("s3zoo.predict:main", "the five likeliest classes of an image"),
     "publish": Command("s3zoo.hub:main", "make a Hugging Face Hub repository of a run or a model folder, and push it"),
     "export": Command("s3zoo.export:main", "write a model for plain timm or as ONNX, checked against PyTorch"),
+    "study": Command("s3zoo.study:main", "work through a list of runs, killed and resumed at will"),
     "zoo": Command("s3zoo.zoo:main", "list every model; write the page to browse them and the model cards"),
     "train_mm": Command("s3zoo.transfer.mm.command:train", "train a detector or segmenter (mmdet, mmseg)"),
     "test_mm": Command("s3zoo.transfer.mm.command:test", "evaluate a detector or segmenter"),

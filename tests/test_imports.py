@@ -24,8 +24,9 @@ LAYERS = [
     {"training"},
     {"search"},
     {"export", "cards", "convert", "transfer", "evaluate", "predict"},
-    {"hub", "zoo"},
+    {"hub", "study", "zoo"},
     {"cli", "doctor"},
+    {"__main__"},
 ]
 LAYER = {unit: level for level, units in enumerate(LAYERS) for unit in units}
 

@@ -56,6 +56,8 @@ def test_under_torchrun_one_sentence_and_exit_code_2():
 VERBS = {
     "search": ("debug_s4", "--out"),
     "train": ("digits", "--out"),
+    "study --out": ("cifar10", "--out"),
+    "study --keep": ("cifar10", "--keep"),
     "export": ("s3_tiny", "--to", "timm", "--out"),
     "convert": ("nowhere.pth", "--to"),
     "publish": (str(ROOT / "s3zoo" / "weights" / "s3_nano.digits"), "--out"),

@@ -4,66 +4,68 @@ from dataclasses import replace
 
 from s3zoo.search.config import ArchSearch, Final, SearchRun
 from s3zoo.search.space_search import SpaceSearch
-from s3zoo.space import AUTOFORMER_TINY, S4_CLIP, S4_SHUNTED, S4_SWIN, S4_VIT, glit_space, s3_space
+from s3zoo.space import S4_CLIP, S4_SHUNTED, S4_SWIN, S4_VIT, glit_space, s3_space
 from s3zoo.training.config import Tower, Train
 from s3zoo.training.recipes import CIFAR10
 from s3zoo.training.registry import Registry, load_config
 
 configs = Registry()
+# How networks are trained at the end, the same in all methods
+SCRATCH = Train(epochs=30, batch_size=128, lr=2e-3, warmup_epochs=1, drop_path=0.0, checkpoint_seconds=120)
 
 
 @configs.add
 def cifar10_s3_2core() -> SearchRun:
-    """S3 on CIFAR-10 at 32 x 32 for two cores: a small hierarchical space, two shifts, the winner finetuned.
+    """S3 on CIFAR-10 at 32 x 32 for two cores: a small hierarchical space, two shifts, the winner trained from scratch.
 
-    Expected:  not measured at this length; no paper has a figure for networks this small. A trial with `--set
-               data.train_limit=5000 --set data.holdout=1000 --set threads=1` (seed 0, 13 minutes of one core) gave
-               42.7 % of the test images with 186K parameters.
-    Cost:      3 x 3 epochs of supernets with four networks a step, 300 + 200 scored networks, 12 epochs of
-               finetuning; 55 TMACs (estimate), or about 70 minutes at an assumed 14 GMAC/s in training and 10
-               GMAC/s in scoring.
+    Expected:  not measured yet; no paper has a figure for networks this small.
+    Cost:      3 x 4 epochs of supernets with four networks a step, 3 x 50 + 2 x 200 + 200 scored networks, 30 epochs of
+               training; `s3zoo study cifar10 --only s3-0 --dry-run` shows the hours of each part on this machine.
     Command:   python tools/search.py cifar10_s3_2core --data /path/to/cifar10
 
     The place holds train/ and test/ with class folders, or train.tar and test.tar. Or let torchvision fetch the
-    images: `--set data.name=torch/cifar10 --set data.download=true --data cifar10`. Unlike the paper's, each
-    supernet begins with the previous one's weights, evolve steps are a choice apart or less, and tau is 1: briefly
-    trained small networks differ by more percentage points, and the space would run away with 0.4.
+    images: `--set data.name=torch/cifar10 --set data.download=true --data cifar10`. As in the paper all stages begin
+    with the same choices, and the space search has to find out that later stages should be wider. Unlike the paper's,
+    each supernet begins with the previous one's weights, and a dimension moves only where its slope exceeds two
+    standard errors.
     """
     return SearchRun(
         name="cifar10_s3_2core",
-        space=s3_space(  # feature maps of 8 x 8, 4 x 4 and 2 x 2: no window is larger than 8
+        space=s3_space(  # feature maps of 16 x 16, 8 x 8 and 4 x 4
             "cifar10_s3",
             depth=(1, 2, 3),
-            embed=(32, 48, 64),
-            window=(2, 4),
-            heads=(2, 3, 4),
+            embed=(24, 32, 40),
+            window=(4, 8),
+            heads=(3, 4, 5),
             mlp=(2, 2.5, 3),
-            steps=(1, 8, 2, 1, 0.5),
-            head_dim=16,
+            steps=(1, 8, 4, 1, 0.5),
+            head_dim=8,
             num_stages=3,
-            patch_size=4,
+            patch_size=2,
         ),
         data=CIFAR10,
         supernet=Train(
-            epochs=3,
+            epochs=4,
             batch_size=128,
             lr=2e-3,
             warmup_epochs=0.5,
             drop_path=0.0,
-            checkpoint_seconds=45,
+            checkpoint_seconds=120,
             sampling="sandwich",
             warm_start=True,
         ),
         space_search=SpaceSearch(
-            method="s3", iterations=2, samples=150, tau=1.0, limit_metric="macs", upper=6e6, backtrack=True
+            method="s3",
+            iterations=2,
+            samples=200,
+            tau=0.4,
+            significance=2.0,
+            random_samples=50,
+            limit="macs<=10M",
+            backtrack=True,
         ),
-        arch_search=ArchSearch(
-            budgets=("params<=250K, macs<=6M",), population=40, generations=5, crossover=20, mutation=20
-        ),
-        final=Final(
-            mode="finetune",
-            train=Train(epochs=12, batch_size=128, lr=1e-3, warmup_epochs=0.5, drop_path=0.0, checkpoint_seconds=45),
-        ),
+        arch_search=ArchSearch(budgets=("macs<=10M",), population=40, generations=5, crossover=20, mutation=20),
+        final=Final(mode="retrain", train=SCRATCH),
     )
 
 
@@ -72,8 +74,8 @@ def cifar10_s4_vit_2core() -> SearchRun:
     """S4-ViT on CIFAR-10 at 32 x 32 for two cores: a space of small ViTs moves three times below 120K parameters.
 
     Expected:  not measured yet; no paper has a figure for networks this small.
-    Cost:      4 x 6 epochs of supernets, 480 + 200 scored networks, 20 epochs of retraining; 66 TMACs (estimate),
-               or about 65 minutes at an assumed 18 GMAC/s in training and 14 GMAC/s in scoring.
+    Cost:      4 x 6 epochs of supernets, 480 + 4 x 50 + 200 scored networks, 30 epochs of training; `s3zoo study
+               cifar10 --only s4_vit-0 --dry-run` shows the hours of each part on this machine.
     Command:   python tools/search.py cifar10_s4_vit_2core --data /path/to/cifar10
 
     Images as for cifar10_s3_2core. As in the paper, the first space breaks the limit: its largest network has 154K
@@ -96,16 +98,15 @@ def cifar10_s4_vit_2core() -> SearchRun:
             lr=2e-3,
             warmup_epochs=0.5,
             drop_path=0.0,
-            checkpoint_seconds=45,
+            checkpoint_seconds=120,
             sampling="uniform",
             warm_start=True,
         ),
-        space_search=SpaceSearch(method="s4", iterations=3, pairs=20, limit_metric="params", upper=120e3),
-        arch_search=ArchSearch(budgets=("params<=120K",), population=40, generations=5, crossover=20, mutation=20),
-        final=Final(
-            mode="retrain",
-            train=Train(epochs=20, batch_size=128, lr=2e-3, warmup_epochs=1, drop_path=0.0, checkpoint_seconds=45),
+        space_search=SpaceSearch(
+            method="s4", iterations=3, pairs=20, significance=2.0, random_samples=50, limit="params<=120K"
         ),
+        arch_search=ArchSearch(budgets=("params<=120K",), population=40, generations=5, crossover=20, mutation=20),
+        final=Final(mode="retrain", train=SCRATCH),
     )
 
 
@@ -214,43 +215,23 @@ def cifar10_s4_clip_2core() -> SearchRun:
 
 @configs.add
 def cifar10_autoformer_2core() -> SearchRun:
-    """AutoFormer on CIFAR-10 at 32 x 32 for two cores: one supernet, one search, weights as inherited.
+    """AutoFormer on CIFAR-10 at 32 x 32 for two cores: one supernet, one search, the winner trained from scratch.
 
-    Expected:  not measured at this length; no paper has a figure for networks this small. A trial with `--set
-               data.train_limit=5000 --set data.holdout=1000 --set threads=1` (seed 0, 15 minutes of one core) gave
-               38.1 % of the test images with 125K parameters.
-    Cost:      20 epochs of the supernet and 250 scored networks; 51 TMACs (estimate), or about 50 minutes at an
-               assumed 18 GMAC/s in training and 14 GMAC/s in scoring.
+    Expected:  not measured yet; no paper has a figure for networks this small.
+    Cost:      24 epochs of the supernet, 50 + 200 scored networks, 30 epochs of training; `s3zoo study cifar10 --only
+               autoformer-0 --dry-run` shows the hours of each part on this machine.
     Command:   python tools/search.py cifar10_autoformer_2core --data /path/to/cifar10
 
-    Images as for cifar10_s3_2core.
+    Images as for cifar10_s3_2core. The space is the first one of cifar10_s4_vit_2core, and the supernet is trained as
+    long as the four of that config together: the two show what moving the space is worth.
     """
-    choices = {
-        "depth": (4, 5, 6),
-        "embed_dim": (48, 64, 80),
-        "num_heads": (2, 3, 4),
-        "mlp_ratio": (1.5, 2),
-        "head_dim": (16,),
-    }
-    return SearchRun(
+    vit = cifar10_s4_vit_2core()
+    return replace(
+        vit,
         name="cifar10_autoformer_2core",
-        space=replace(AUTOFORMER_TINY.replaced(choices, name="cifar10_autoformer"), patch_size=4),
-        data=CIFAR10,
-        supernet=Train(
-            epochs=20,
-            batch_size=128,
-            lr=2e-3,
-            warmup_epochs=1,
-            drop_path=0.0,
-            checkpoint_seconds=45,
-            sampling="uniform",
-        ),
-        space_search=SpaceSearch(method="none"),
-        arch_search=ArchSearch(budgets=("params<=150K",), population=50, generations=5),
-        final=Final(
-            mode="inherit",
-            train=Train(epochs=20, batch_size=128, lr=2e-3, warmup_epochs=1, drop_path=0.0, checkpoint_seconds=45),
-        ),
+        space=replace(vit.space, name="cifar10_autoformer"),
+        supernet=replace(vit.supernet, epochs=24, warmup_epochs=1, warm_start=False),
+        space_search=SpaceSearch(method="none", random_samples=50),
     )
 
 

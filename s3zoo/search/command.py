@@ -111,7 +111,7 @@ def plan(run: SearchRun, seeds: int = 1) -> str:
     searched = stages if run.hierarchy == "glit" or moves.search_each_space else 1
     extent = extents(run.space, price)
     budgets = [Budget.parse(text) for text in search.budgets]
-    evaluations = search.population * search.generations * max(1, len(budgets))
+    evaluations = search.population * search.generations * max(1, len(budgets)) * (1 + run.controls.random_search)
     scores = moves.samples if moves.method == "s3" else 2 * moves.pairs * len(run.space.searched)
     networks = _network_weights(run, price)
     trainings = _trainings(run, networks, stages, searched)
@@ -166,6 +166,8 @@ def _trainings(run: SearchRun, networks: list[int], stages: int, searched: int) 
     if final.mode != "inherit":
         more = run.data.holdout if final.use_held_out else 0
         found += [PlannedTraining(final.mode, searched * final.top, final.train, size, more) for size in networks]
+    if run.controls:
+        found += [PlannedTraining("control", len(run.controls), final.train, size) for size in networks]
     if audit:
         found += [PlannedTraining("audit", audit, train, max(networks)) for train in run.audit_trains.values()]
     return [training for training in found if training.train.epochs]

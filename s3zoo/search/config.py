@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+from s3zoo.arch import Arch, Stage
 from s3zoo.checks import Count, Positive, Range, Share, check
 from s3zoo.families import FAMILIES
 from s3zoo.search.space_search import SpaceSearch
@@ -58,6 +60,43 @@ class Final:
 
 
 @dataclass(frozen=True)
+class Controls:
+    """Networks that are finished like the winner, under the same budget: they say what the search bought."""
+
+    random: bool = False  # one drawn from the config's space
+    random_search: bool = False  # the best of as many random networks as the search scored, in the same supernet
+    # One designed by hand: for each gene, depth and embed_dim a value, or one for each stage
+    designed: dict = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def __len__(self) -> int:
+        return self.random + self.random_search + bool(self.designed)
+
+    def designed_arch(self, space: Space) -> Arch:
+        """The network designed by hand, of the family of this space."""
+        genes = {name: value if isinstance(value, tuple | list) else (value,) * space.num_stages
+                 for name, value in self.designed.items()}  # fmt: skip
+        block = FAMILIES[space.family].block
+        fields = {field.name: field.default is dataclasses.MISSING for field in dataclasses.fields(block)}
+        fields |= {"depth": True, "embed_dim": True}
+        needed = {name for name, must in fields.items() if must}
+        wrong = (genes.keys() - fields.keys()) | (needed - genes.keys())
+        wrong |= {name for name, values in genes.items() if len(values) != space.num_stages}
+        if wrong:
+            raise ValueError(
+                f"controls.designed must give {', '.join(sorted(needed))}, each as one value or as {space.num_stages},"
+                f" one for each stage of {space.name!r}; look at {', '.join(sorted(wrong))}."
+            )
+        stages = []
+        for values in ({name: each[stage] for name, each in genes.items()} for stage in range(space.num_stages)):
+            depth, width = values.pop("depth"), values.pop("embed_dim")
+            stages.append(Stage(width, (block(**values),) * depth))
+        return Arch(space.family, tuple(stages), space.patch_size, space.stem_depth)
+
+
+@dataclass(frozen=True)
 class SearchRun(Run):
     """Space search, supernet, architecture search, finish."""
 
@@ -71,6 +110,7 @@ class SearchRun(Run):
     final: Final = field(default_factory=Final)
     # How an audit (space_search.audit) finetunes; it retrains with final.train. 0 epochs: finetunes with that, too.
     audit_finetune: Train = field(default_factory=lambda: Train(epochs=0))
+    controls: Controls = field(default_factory=Controls)
     tower: Tower = field(default_factory=Tower)  # of family "ladder" only
 
     def __post_init__(self) -> None:
@@ -92,6 +132,7 @@ class SearchRun(Run):
                 " of family 'ladder' such as s4_clip."
             )
         self._check_held_out()
+        self._check_controls()
         if self.hierarchy == "glit" and (self.space.family != "glit" or self.space_search.method != "none"):
             raise ValueError("hierarchy 'glit' needs a GLiT space and space_search.method 'none'.")
         official = FAMILIES[self.space.family].official
@@ -111,9 +152,25 @@ class SearchRun(Run):
             f"final.top is {self.final.top}, and the best of them is chosen on these images": self.final.top > 1,
             "space_search.audit compares networks on these images": self.space_search.audit > 0,
             "space_search.search_each_space compares spaces on these images": self.space_search.search_each_space,
+            "controls compare networks that were trained alike": bool(self.controls),
         }
         for reason in (reason for reason, applies in reasons.items() if applies):
             raise ValueError(f"final.use_held_out is True, but {reason}; set final.use_held_out=false.")
+
+    def _check_controls(self) -> None:
+        """Networks are compared after the same training, and only the supernet's own could go on with its weights."""
+        if self.controls and self.final.mode != "retrain":
+            raise ValueError(
+                f"controls are set, but final.mode is {self.final.mode!r}, which begins with the supernet's weights;"
+                " set final.mode=retrain, so that all networks are trained alike."
+            )
+        if self.controls.designed:
+            self.controls.designed_arch(self.space)
+            if any("latency" in budget for budget in self.arch_search.budgets):
+                raise ValueError(
+                    "controls.designed is set, but a budget limits latency, which is measured for the blocks of the"
+                    " space only; leave one of them."
+                )
 
     @property
     def audit_trains(self) -> dict[str, Train]:

@@ -27,7 +27,7 @@ def search_hierarchy(context: Context) -> tuple[list[Found], list[dict[str, Any]
         place = context.folder / f"space{index}"
         supernet = train_supernet(context, space, place, None)
         score_random(context, supernet, place)
-        found = search_architectures(context, supernet, place)
+        found = search_architectures(context, supernet, place, controls=index == 1)
         best = found[0].networks[0]
         visited.append(space_row(context, space, index) | {"best": [best.row(context)]})
         space = glit_details(context.run.space, best.arch)

@@ -81,7 +81,7 @@ class Finished:
 
     arch: Arch
     model: nn.Module
-    inherited: float  # accuracy on the held-out images with the supernet's weights
+    inherited: float | None  # accuracy on the held-out images with the supernet's weights, if that scored it
     accuracy: float | None  # the same as finished; None if it was trained on them
 
     def row(self, context: Context) -> dict[str, Any]:
@@ -93,6 +93,7 @@ class Found(NamedTuple):
 
     budget: Budget
     networks: list[Finished]
+    controls: dict[str, Finished]  # what the winner is compared with; only in the last space
 
 
 # Spaces
@@ -286,8 +287,10 @@ def make_evaluator(
     return kind(supernet, context.data, context.ranks, context.log, records, context.stop, **common)
 
 
-def search_architectures(context: Context, supernet: Supernet, place: Path) -> list[Found]:
-    """The best networks of a space for every budget, finished.
+def search_architectures(
+    context: Context, supernet: Supernet, place: Path, *, controls: bool = False
+) -> list[Found]:
+    """The best networks of a space for every budget, finished, and if asked for the controls.
 
     Without a budget in the config, the limit of the space search is one, if the space has a network within it.
     """
@@ -301,8 +304,9 @@ def search_architectures(context: Context, supernet: Supernet, place: Path) -> l
     evaluate = make_evaluator(context, supernet, place / "evaluated.jsonl", f"{place.name}: search", racing=racing)
     found = []
     for index, (budget, feasible) in enumerate(zip(budgets, filters, strict=True)):
-        engine = _make_engine(run, space, feasible, evaluate.identity, index)
-        _evolve(context, engine, evaluate, f"{place.name}: {budget}" if budget.limits else place.name)
+        where = f"{place.name}: {budget}" if budget.limits else place.name
+        engine = _make_engine(run, space, feasible, evaluate.identity, index, run.arch_search.method)
+        _evolve(context, engine, evaluate, where)
         folder = place / f"search-{index}"
         if context.ranks.first:
             _write_archive(context, folder, engine, budget, evaluate)
@@ -310,14 +314,41 @@ def search_architectures(context: Context, supernet: Supernet, place: Path) -> l
             finish(context, supernet, arch, score, folder / f"finish-{i}", run.final.mode, run.final.train)
             for i, (arch, score) in enumerate(engine.top(run.final.top))
         ]
-        found.append(Found(budget, sorted(finished, key=lambda each: -(each.accuracy or 0))))
+        beside = finish_controls(context, supernet, place, index, feasible, where) if controls else {}
+        found.append(Found(budget, sorted(finished, key=lambda each: -(each.accuracy or 0)), beside))
     return found
 
 
+def finish_controls(
+    context: Context, supernet: Supernet, place: Path, index: int, feasible: Feasible, where: str
+) -> dict[str, Finished]:
+    """The networks beside the winner of a budget, by what they are."""
+    run, controls = context.run, context.run.controls
+    chosen: dict[str, tuple[Arch, float | None]] = {}
+    if controls.designed:
+        chosen["designed"] = controls.designed_arch(run.space), None
+    if controls.random:
+        rng = random.Random(seed_from(run.seed, "random control", index))
+        drawn = Feasible(run.space, feasible.budget, context.pricer).draw(rng) or feasible.draw(rng)
+        assert drawn is not None  # the searched space has networks within the budget
+        chosen["random"] = drawn, None
+    if controls.random_search:
+        path = place / "random_search.jsonl"
+        evaluate = make_evaluator(context, supernet, path, f"{place.name}: random search")
+        engine = _make_engine(run, supernet.space, feasible, evaluate.identity, index, "random")
+        _evolve(context, engine, evaluate, f"{where}, random search")
+        chosen["random_search"] = engine.best
+    folder = place / f"search-{index}"
+    return {
+        name: finish(context, supernet, arch, score, folder / f"control-{name}", run.final.mode, run.final.train)
+        for name, (arch, score) in chosen.items()
+    }
+
+
 def _make_engine(
-    run: SearchRun, space: Space, feasible: Feasible, identity: Callable[[Arch], Arch], index: int
+    run: SearchRun, space: Space, feasible: Feasible, identity: Callable[[Arch], Arch], index: int, method: str
 ) -> Evolution:
-    engine = RandomSearch if run.arch_search.method == "random" else Evolution
+    engine = RandomSearch if method == "random" else Evolution
     names = ("population", "generations", "parents", "crossover", "mutation", "p_depth", "p_embed", "p_block")
     options: dict[str, Any] = {name: getattr(run.arch_search, name) for name in names}
     options["seed"] = seed_from(run.seed, "evolution", index)
@@ -365,7 +396,7 @@ def _generations(context: Context, engine: Evolution, full: dict[Arch, float]) -
 
 
 def finish(
-    context: Context, supernet: Supernet, arch: Arch, inherited: float, place: Path, mode: str, train: Train
+    context: Context, supernet: Supernet, arch: Arch, inherited: float | None, place: Path, mode: str, train: Train
 ) -> Finished:  # fmt: skip
     """Inherit, finetune or retrain one architecture."""
     run, data, device = context.run, context.data, context.ranks.device

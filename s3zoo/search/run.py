@@ -11,7 +11,7 @@ on wherever the last one ended:
     latency.json             where a budget limits latency: the milliseconds of every block, measured once
     space…/search-0/         the architecture search of budget 0: winner.json, pareto.json,
                              generations.json (the best so far), finish-…/
-    test-0.json …            how many test images the winner of each budget got right
+    test-0.json …            how many test images the winner of each budget got right, and each of its controls
     model/                   the exported network (model-0/, model-1/ … with several budgets)
     result.json              what was found; written last, after the test images were opened, once
 """
@@ -160,6 +160,11 @@ def _open_latencies(
 def _check_feasible(context: Context) -> None:
     """Say at once what the first space cannot give, as far as the search does not leave it."""
     run, moves = context.run, context.run.space_search
+    if run.controls.designed:
+        costs = context.sizes(run.controls.designed_arch(run.space))
+        if broken := [str(budget) for budget in context.budgets if budget.excess(costs)]:
+            sizes = f"{costs['params']:,.0f} parameters and {costs['macs']:,.0f} MACs"
+            raise ValueError(f"controls.designed has {sizes}, which is not within {broken[0]}; make it smaller.")
     if moves.method == "none":  # the only space there will be
         first = glit.first_space(run) if run.hierarchy == "glit" else run.space
         for budget in context.budgets:
@@ -214,7 +219,7 @@ def search_spaces(context: Context) -> tuple[list[Found], list[dict[str, Any]]]:
             reach_layers(context, supernets[last].space)
     if config.audit:
         audit_ranking(context, supernets[last], folder / f"space{last}")
-    found = search_architectures(context, supernets[last], folder / f"space{last}")
+    found = search_architectures(context, supernets[last], folder / f"space{last}", controls=True)
     visited[last]["best"] = best_rows(context, found)
     return found, visited
 
@@ -239,7 +244,8 @@ def best_rows(context: Context, found: list[Found]) -> list[dict[str, Any]]:
 def conclude(context: Context, found: list[Found], visited: list[dict[str, Any]]) -> dict[str, Any]:
     """Open the test images, once, and export the winners with what they give."""
     run, rows = context.run, []
-    for index, (budget, networks) in enumerate(found):
+    controls: list[dict[str, Any]] = []
+    for index, (budget, networks, beside) in enumerate(found):
         best, path = networks[0], context.folder / f"test-{index}.json"
         test = count_correct(context, path, best.model, lambda first: context.data.test_batches(first=first))
         folder = context.folder / ("model" if len(found) == 1 else f"model-{index}")
@@ -251,9 +257,13 @@ def conclude(context: Context, found: list[Found], visited: list[dict[str, Any]]
             f" ({test['low']:.2f} to {test['high']:.2f}), {row['params'] / 1e6:.3g}M parameters,"
             f" {row['macs'] / 1e6:.4g}M MACs{latency}; in {folder}"
         )
+        own = [_control_row(context, name, each, budget, index) for name, each in beside.items()]
+        controls += own
         if context.ranks.first:
-            _export(context, folder, best, budget, test, visited)
+            _export(context, folder, best, budget, test, visited, own)
     result = {"name": run.name, "seed": run.seed, "winners": rows, "spaces": visited}
+    if controls:
+        result["controls"] = controls
     if run.final.use_held_out:
         result["use_held_out"] = True  # so there are no accuracies on these images
     context.ranks.wait()  # all have listed what they could not read
@@ -265,9 +275,20 @@ def conclude(context: Context, found: list[Found], visited: list[dict[str, Any]]
     return result
 
 
+def _control_row(context: Context, name: str, network: Finished, budget: Budget, index: int) -> dict[str, Any]:
+    path = context.folder / f"test-{index}-{name}.json"
+    test = count_correct(context, path, network.model, lambda first: context.data.test_batches(first=first))
+    row = {"control": name, "budget": str(budget), "test": test, **network.row(context)}
+    context.log.say(
+        f"control, {name.replace('_', ' ')}: {test['top1']:.2f} % of {test['images']} test images ({test['low']:.2f} to"
+        f" {test['high']:.2f}), {row['params'] / 1e6:.3g}M parameters, {row['macs'] / 1e6:.4g}M MACs"
+    )
+    return row
+
+
 def _export(
     context: Context, folder: Path, best: Finished, budget: Budget, test: dict[str, float],
-    visited: list[dict[str, Any]],
+    visited: list[dict[str, Any]], controls: list[dict[str, Any]],
 ) -> None:  # fmt: skip
     """A folder that timm opens, with where the network comes from."""
     run, data = context.run, context.run.data
@@ -278,6 +299,9 @@ def _export(
     record |= {"space": run.space.name, "budget": str(budget), "final": run.final.mode}
     if run.final.use_held_out:
         record["use_held_out"] = True
+    if controls:
+        kept = ("control", "test", "params", "macs")
+        record["controls"] = [{key: row[key] for key in kept} for row in controls]
     record["trajectory"] = _trajectory(context.folder, visited)
     record["cost"]["subnets_scored"] = _subnets_scored(context.folder)
     if run.supernet_weights:

@@ -1,0 +1,81 @@
+"""How much a search will compute, phase by phase, before anything is trained."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from typing import NamedTuple
+
+from s3zoo.search.budget import Budget, Feasible, Pricer, extents
+from s3zoo.search.config import SearchRun
+from s3zoo.space import Space, glit_details, glit_split
+
+DRAWN = 200  # networks behind a mean
+BACKWARD = 2  # a backward pass computes about twice as much as a forward pass
+
+
+class Work(NamedTuple):
+    """Multiply-adds of one phase, by how they are computed: whole training steps, and forward passes alone."""
+
+    phase: str
+    training: float = 0.0
+    scoring: float = 0.0
+
+
+def forecast(run: SearchRun, images: int) -> list[Work]:
+    """The phases of a run with so many training images (after the held-out ones are taken away).
+
+    Spaces that are still to be found are taken to be like the first. Racing saves a part of the scoring that is not
+    known before.
+    """
+    price, moves, search = Pricer(**run.priced), run.space_search, run.arch_search
+    shifts = moves.iterations if moves.method != "none" else 0
+    spaces = [run.space] * (shifts + 1)
+    if run.hierarchy == "glit":
+        spaces = [glit_split(run.space), glit_details(run.space, run.space.sample(random.Random(0)))]
+    budgets = [Budget.parse(text) for text in search.budgets] or [moves.budget]
+    held_out = run.data.holdout
+    phases = []
+    for index, space in enumerate(spaces):
+        mean = mean_macs(space, Budget(), price)
+        if not run.supernet_weights:
+            low, high = extents(space, price)["macs"]
+            step = low + high + 2 * mean if run.supernet.sampling == "sandwich" else mean
+            phases.append(Work(f"supernet {index}", training=_trained(run.supernet.epochs, images, step)))
+        scores = moves.random_samples
+        if index < shifts:
+            scores += moves.samples if moves.method == "s3" else 2 * moves.pairs * len(space.searched)
+        if scores:
+            phases.append(Work(f"scores {index}", scoring=scores * held_out * mean))
+    searched = len(spaces) if run.hierarchy == "glit" or moves.search_each_space else 1
+    for budget in budgets:
+        mean = mean_macs(run.space, budget, price)
+        scores = search.population * search.generations * (searched + run.controls.random_search)
+        phases.append(Work("architecture search", scoring=scores * held_out * mean))
+        if run.final.mode != "inherit":
+            extra = held_out if run.final.use_held_out else 0
+            one = _trained(run.final.train.epochs, images + extra, mean)
+            phases.append(Work(f"final training ({run.final.mode})", training=one * searched * run.final.top))
+            if run.controls:
+                phases.append(Work(f"{len(run.controls)} controls", training=one * len(run.controls)))
+    if moves.audit:
+        mean = mean_macs(run.space, Budget(), price)
+        each = sum(_trained(train.epochs, images, mean) for train in run.audit_trains.values())
+        phases.append(Work("audit", training=each * moves.audit, scoring=moves.audit * held_out * mean))
+    return phases
+
+
+def mean_macs(space: Space, budget: Budget, price: Pricer) -> float:
+    """Of networks of the space within what the budget says about parameters and MACs; of any, if it has none."""
+    limits = {metric: limit for metric, limit in budget.limits.items() if metric != "latency"}
+    rng = random.Random(0)
+    for allowed in (Budget(limits), Budget()):
+        feasible = Feasible(space, allowed, price)
+        drawn = [feasible.draw(rng) for _ in range(DRAWN)]
+        if found := [price(arch)["macs"] for arch in drawn if arch is not None]:
+            return statistics.fmean(found)
+    raise AssertionError("a space has networks")
+
+
+def _trained(epochs: int, images: int, macs: float) -> float:
+    return epochs * images * macs * (1 + BACKWARD)

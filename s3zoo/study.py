@@ -1,0 +1,275 @@
+"""`s3zoo study NAME`: many runs as one queue that may be killed at any time and goes on where it ended.
+
+A study is a list of commands that each fill a run's folder. Those that read another run's folder wait for it. Every
+process that is started is entered in study.jsonl with its command, processor time and exit code, so that no run is
+forgotten; what a finished run leaves (result, scores, model) can be copied to a second folder at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from s3zoo.files import Records, check_writable, locked
+from s3zoo.search.config import SearchRun
+from s3zoo.training.config import TrainRun, load_config, overridden
+from s3zoo.training.registry import listing
+
+KEPT = ("result.json", "run.json", "space_search.jsonl", "*/space.json", "*/*.jsonl", "*/search-*/*.json", "model*/*")
+LOW_PRIORITY = 19
+OTHER = r"\{([\w.-]+)\}"  # the folder of another run, in a command
+
+
+@dataclass(frozen=True)
+class StudyRun:
+    """One run: its name, which is its folder's, and the command without s3zoo, --data and --out.
+
+    `{other}` in a command is the folder of the run of that name, which is done first.
+    """
+
+    name: str
+    command: str
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return tuple(re.findall(OTHER, self.command))
+
+
+@dataclass(frozen=True)
+class Study:
+    """Runs in the order in which they are begun; what may be left out stands last."""
+
+    name: str
+    runs: tuple[StudyRun, ...]
+    images: int  # for training, without those held out; for the forecast
+
+    def __post_init__(self) -> None:
+        before: set[str] = set()
+        for run in self.runs:
+            if run.name in before or not re.fullmatch(r"[\w.-]+", run.name):
+                raise ValueError(f"run {run.name!r} occurs twice or is no name for a folder; rename it.")
+            if missing := set(run.needs) - before:
+                raise ValueError(f"run {run.name!r} reads {', '.join(missing)}, which must stand before it.")
+            before.add(run.name)
+
+
+class Process(NamedTuple):
+    process: subprocess.Popen[bytes]
+    run: StudyRun
+    begun: float
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="s3zoo study",
+        description="Work through a list of runs, several at a time and at low priority. The same command goes on after"
+        " an interruption.",
+    )
+    parser.add_argument("study", nargs="?", help="name of a study in configs/study, or a .py file")
+    parser.add_argument("--data", metavar="ROOT", help="where the images are, for all runs")
+    parser.add_argument("--out", type=Path, help="folder of the runs (default: runs/<name of the study>)")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="copy what finished runs leave to this folder")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="runs at a time (default: 2)")
+    parser.add_argument("--only", action="append", metavar="RUN", help="only this run, and what it needs (repeatable)")
+    parser.add_argument("--dry-run", action="store_true", help="show the runs, and the hours that each will take here")
+    parser.add_argument("--list", action="store_true", help="show the studies")
+    arguments = parser.parse_args(argv)
+    if arguments.list or arguments.study is None:
+        print(listing("study"))
+        return 0
+    study = load_config(arguments.study, Study, "study")
+    runs = _chosen(study, arguments.only)
+    if arguments.jobs < 1:
+        raise ValueError(f"--jobs is {arguments.jobs}, but must be at least 1.")
+    out = arguments.out or Path("runs") / study.name
+    if arguments.dry_run:
+        print(hours(study, runs, out))
+        return 0
+    check_writable(out, "--out", folder=True)
+    if arguments.keep:
+        check_writable(arguments.keep, "--keep", folder=True)
+    out.mkdir(parents=True, exist_ok=True)
+    with locked(out / ".study.lock"):
+        return Queue(runs, out, arguments.data, arguments.keep).work(arguments.jobs)
+
+
+def _chosen(study: Study, only: list[str] | None) -> list[StudyRun]:
+    """The runs of these names and what they need, in the study's order."""
+    if only is None:
+        return list(study.runs)
+    by_name = {run.name: run for run in study.runs}
+    if unknown := [name for name in only if name not in by_name]:
+        raise ValueError(f"{study.name} has no run {unknown[0]!r}; its runs are {', '.join(by_name)}.")
+    wanted = set(only)
+    for run in reversed(study.runs):  # what is needed stands before
+        if run.name in wanted:
+            wanted |= set(run.needs)
+    return [run for run in study.runs if run.name in wanted]
+
+
+class Queue:
+    """The runs of a study in a folder."""
+
+    def __init__(self, runs: list[StudyRun], out: Path, data: str | None, keep: Path | None) -> None:
+        self.runs, self.out, self.data, self.keep = runs, out, data, keep
+        self.started = Records(out / "study.jsonl")
+        self.working: list[Process] = []
+        self.failed: set[str] = set()
+        self.stopped = False
+
+    def work(self, jobs: int) -> int:
+        """Until all is done; 0 if it is, 1 if a run failed, 130 if interrupted."""
+        before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            while True:
+                for process in [each for each in self.working if each.process.poll() is not None]:
+                    self._end(process)
+                ready = [] if self.stopped else self._ready()
+                for run in ready[: jobs - len(self.working)]:
+                    self._begin(run)
+                if not self.working:
+                    break
+                time.sleep(0.5)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        for run in self.runs:
+            if not self._done(run):
+                print(f"{run.name}: {'failed' if run.name in self.failed else 'not done'}", flush=True)
+        return 130 if self.stopped else int(bool(self.failed))
+
+    def _done(self, run: StudyRun) -> bool:
+        return (self.out / run.name / "result.json").exists()
+
+    def _ready(self) -> list[StudyRun]:
+        done = {run.name for run in self.runs if self._done(run)}
+        begun = {each.run.name for each in self.working} | self.failed | done
+        return [run for run in self.runs if run.name not in begun and done >= set(run.needs)]
+
+    def _begin(self, run: StudyRun) -> None:
+        words = shlex.split(re.sub(OTHER, lambda found: shlex.quote(str(self.out / found[1])), run.command))
+        words += (["--data", self.data] if self.data else []) + ["--out", str(self.out / run.name)]
+        with open(self.out / f"{run.name}.log", "ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "s3zoo", *words], stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+                preexec_fn=lambda: os.nice(LOW_PRIORITY), start_new_session=True,
+            )  # fmt: skip
+        self.working.append(Process(process, run, time.time()))
+        print(f"{run.name}: s3zoo {run.command}", flush=True)
+
+    def _end(self, ended: Process) -> None:
+        self.working.remove(ended)
+        run, code = ended.run, ended.process.returncode
+        row = {"name": run.name, "command": run.command, "begun": round(ended.begun), "code": code,
+               "seconds": round(time.time() - ended.begun), "done": self._done(run)}  # fmt: skip
+        self.started.append([row])
+        if self._done(run):
+            if self.keep:
+                keep(self.out / run.name, self.keep / run.name)
+        elif not self.stopped:
+            self.failed.add(run.name)
+        print(
+            f"{run.name}: {'done' if row['done'] else f'ended with code {code}'} after {row['seconds']} s", flush=True
+        )
+
+    def _stop(self, number: int, frame: Any) -> None:
+        """Let the runs save and end."""
+        self.stopped = True
+        for each in self.working:
+            each.process.send_signal(signal.SIGTERM)
+
+
+def keep(folder: Path, target: Path) -> None:
+    """Copy what a finished run leaves, without checkpoints."""
+    for pattern in KEPT:
+        for path in folder.glob(pattern):
+            if path.is_file() and path.stat().st_size:
+                place = target / path.relative_to(folder)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, place)
+
+
+# The hours
+
+
+def hours(study: Study, runs: Iterable[StudyRun], out: Path) -> str:
+    """A table of what each run computes and how long it takes one core, at the speed that this machine shows now."""
+    from s3zoo.search.forecast import Work, forecast
+
+    lines, total = [f"{'run':<24} {'phase':<28} {'TMACs':>8} {'hours':>7}"], 0.0
+    speeds: dict[str, tuple[float, float]] = {}
+    for run in runs:
+        config = _config(run)
+        if isinstance(config, SearchRun):
+            works = forecast(config, study.images)
+            if config.space.family not in speeds:
+                speeds[config.space.family] = measured_speed(config)
+            train, score = speeds[config.space.family]
+        else:  # a network that is not known before; the longest that the study trains
+            works, (train, score) = [Work(f"{config.train.epochs} epochs")], (1.0, 1.0)
+        done = "  done" if (out / run.name / "result.json").exists() else ""
+        for work in works:
+            seconds, amount = work.training / train + work.scoring / score, (work.training + work.scoring) / 1e12
+            total += seconds
+            lines.append(f"{run.name:<24} {work.phase:<28} {amount:>8.1f} {seconds / 3600:>7.2f}{done}")
+    measured = ", ".join(f"{f}: {a / 1e9:.1f} and {b / 1e9:.1f}" for f, (a, b) in speeds.items())
+    return "\n".join([*lines, f"{total / 3600:.1f} hours of one core; GMAC/s in training and scoring: {measured}"])
+
+
+def _config(run: StudyRun) -> SearchRun | TrainRun:
+    """The config behind a command."""
+    verb, name, *rest = shlex.split(run.command)
+    settings = [rest[i + 1] for i, word in enumerate(rest) if word == "--set"]
+    if verb == "search":
+        return overridden(load_config(name, SearchRun, "search"), settings)
+    return overridden(load_config(name, TrainRun, "train"), settings)
+
+
+def measured_speed(run: SearchRun, seconds: float = 3.0) -> tuple[float, float]:
+    """Multiply-adds per second of one thread in training and in scoring, of a network of the space."""
+    import random
+
+    import torch
+
+    from s3zoo.models import MODELS
+    from s3zoo.search.budget import Budget, Feasible, Pricer
+    from s3zoo.search.forecast import BACKWARD
+
+    price, threads = Pricer(**run.priced), torch.get_num_threads()
+    budgets = run.arch_search.budgets or ("",)
+    arch = Feasible(run.space, Budget.parse(budgets[0]), price).draw(random.Random(0)) or run.space.smallest()
+    model = MODELS[arch.family](arch, **run.shape)
+    macs = price(arch)["macs"] * run.supernet.batch_size
+    images = torch.randn(run.supernet.batch_size, run.data.in_chans, run.data.img_size, run.data.img_size)
+
+    def train() -> None:
+        model.train()(images).square().mean().backward()
+
+    def score() -> None:
+        with torch.no_grad():
+            model.eval()(images)
+
+    def speed(step: Any, passes: int) -> float:
+        step()
+        begun, count = time.process_time(), 0
+        while time.process_time() - begun < seconds:
+            step()
+            count += 1
+        return count * passes * macs / (time.process_time() - begun)
+
+    torch.set_num_threads(1)
+    try:
+        return speed(train, 1 + BACKWARD), speed(score, 1)
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,110 @@
+"""A queue of runs: order, interruption, what is kept, what is listed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from toy_search import config as toy
+
+from s3zoo import cli
+from s3zoo.search.budget import Pricer
+from s3zoo.search.forecast import forecast
+from s3zoo.study import Study, StudyRun, _chosen, _config
+from s3zoo.training.registry import load_config, names
+
+A, B, C = StudyRun("a", "search x"), StudyRun("b", "train y --model {a}/model"), StudyRun("c", "search z")
+
+
+def test_a_run_names_what_it_reads() -> None:
+    assert B.needs == ("a",) and A.needs == ()
+    assert StudyRun("d", """search x --set 'controls.designed={"depth": 1}'""").needs == ()
+
+
+@pytest.mark.parametrize(
+    "runs, word", [((B, A), "before it"), ((A, A), "twice"), ((StudyRun("../x", "search"),), "no name")]
+)
+def test_a_study_that_cannot_be_worked_through_is_refused(runs: tuple[StudyRun, ...], word: str) -> None:
+    with pytest.raises(ValueError, match=word):
+        Study("s", runs, 1)
+
+
+def test_only_takes_what_is_needed_too() -> None:
+    study = Study("s", (A, B, C), 1)
+    assert _chosen(study, ["b"]) == [A, B] and _chosen(study, ["c"]) == [C] and _chosen(study, None) == [A, B, C]
+    with pytest.raises(ValueError, match="no run 'e'; its runs are a, b, c"):
+        _chosen(study, ["e"])
+
+
+@pytest.mark.parametrize("name", names("study"))
+def test_every_command_of_every_study_is_one_that_the_program_takes(name: str) -> None:
+    for run in load_config(name, Study, "study").runs:
+        assert _config(run).seed == int(run.name.rpartition("-")[2])
+
+
+def test_the_forecast_of_a_small_search_written_out() -> None:
+    run = replace(toy, arch_search=replace(toy.arch_search, budgets=("macs<=20K",)))
+    works = {work.phase: work for work in forecast(run, 128)}
+    price = Pricer(**toy.shape)
+    low, high = (price(arch)["macs"] for arch in (toy.space.smallest(), toy.space.largest()))
+    # 2 epochs, 128 images, forward and backward three times a forward pass: largest, smallest and two of the mean
+    mean = (works["supernet 0"].training / (2 * 128 * 3) - low - high) / 2
+    assert low < mean < high
+    assert works["scores 0"].scoring == pytest.approx(20 * 60 * mean)
+    inside = works["architecture search"].scoring / (12 * 3 * 60)
+    assert low <= inside <= 20_000 < mean
+    assert works["final training (finetune)"].training == pytest.approx(2 * 2 * 128 * 3 * inside)
+    assert list(works) == ["supernet 0", "scores 0", "supernet 1", "architecture search", "final training (finetune)"]
+
+
+def test_a_killed_queue_goes_on_and_lists_every_start(tmp_path: Path) -> None:
+    (tmp_path / "tiny.py").write_text(
+        "from dataclasses import replace\nfrom toy_search import config as toy\n"
+        "from s3zoo.search.space_search import SpaceSearch\n"
+        "config = replace(toy, space_search=SpaceSearch(method='none'), final=replace(toy.final, mode='inherit'))\n"
+    )
+    (tmp_path / "queue.py").write_text(
+        "from s3zoo.study import Study, StudyRun\n"
+        f"first = StudyRun('first', 'search {tmp_path}/tiny.py')\n"
+        f"second = StudyRun('second', 'train {{first}}/model --scratch --data digits --epochs 1')\n"
+        "config = Study('queue', (first, second), 128)\n"
+    )
+    out, kept = tmp_path / "out", tmp_path / "kept"
+    command = [
+        sys.executable,
+        "-m",
+        "s3zoo",
+        "study",
+        str(tmp_path / "queue.py"),
+        "--out",
+        str(out),
+        "--keep",
+        str(kept),
+    ]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    process = subprocess.Popen(command, env=environment)
+    while not (out / "first" / "run.json").exists():
+        assert process.poll() is None
+        time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 130
+    assert not (out / "second").exists()
+    assert subprocess.run(command, env=environment).returncode == 0
+    rows = [json.loads(line) for line in (out / "study.jsonl").read_text().splitlines()]
+    assert [(row["name"], row["done"]) for row in rows] == [
+        ("first", False),
+        ("first", True),
+        ("second", True),
+    ]
+    for name in ("first", "second"):
+        assert (kept / name / "model" / "model.safetensors").read_bytes() == (
+            out / name / "model" / "model.safetensors"
+        ).read_bytes()
+        assert json.loads((kept / name / "result.json").read_text())
+    assert not list(kept.rglob("*.pt*"))
+    assert cli.main(["study", str(tmp_path / "queue.py"), "--out", str(out)]) == 0  # nothing is left to do
