@@ -32,6 +32,7 @@ COMMANDS = {
     "config": Command("s3zoo.training.registry:main", "list the configs, or write one as a Python file of your own"),
     "evaluate": Command("s3zoo.evaluate:main", "accuracy, size, speed and memory of models on a dataset"),
     "predict": Command("s3zoo.predict:main", "the five likeliest classes of an image"),
+    "inspect": Command("s3zoo.inspection:main", "draw what a network attends to: maps, distances, similarity of heads"),
     "publish": Command("s3zoo.hub:main", "make a Hugging Face Hub repository of a run or a model folder, and push it"),
     "export": Command("s3zoo.export:main", "write a model for plain timm or as ONNX, checked against PyTorch"),
     "study": Command("s3zoo.study:main", "work through a list of runs, killed and resumed at will"),

@@ -1,7 +1,9 @@
 """Settings shared by all tests."""
 
 import os
+import shutil
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -27,3 +29,21 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """A headless Chromium that keeps what the console says."""
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    driver = shutil.which("chromedriver")
+    if not program or not driver:
+        pytest.skip("no chromium or no chromedriver on this machine")
+    options = webdriver.ChromeOptions()
+    options.binary_location = program
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    running = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=driver))
+    yield running
+    running.quit()

@@ -23,7 +23,7 @@ LAYERS = [
     {"artefact", "supernet"},
     {"training"},
     {"search"},
-    {"export", "cards", "convert", "transfer", "evaluate", "predict"},
+    {"export", "cards", "convert", "transfer", "evaluate", "predict", "inspection"},
     {"hub", "study", "zoo"},
     {"cli", "doctor"},
     {"__main__"},
