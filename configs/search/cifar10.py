@@ -11,7 +11,7 @@ from s3zoo.training.registry import Registry, load_config
 
 configs = Registry()
 # How networks are trained at the end, the same in all methods
-SCRATCH = Train(epochs=30, batch_size=128, lr=2e-3, warmup_epochs=1, drop_path=0.0, checkpoint_seconds=120)
+SCRATCH = Train(epochs=20, batch_size=128, lr=2e-3, warmup_epochs=1, drop_path=0.0, checkpoint_seconds=120)
 
 
 @configs.add
@@ -19,7 +19,7 @@ def cifar10_s3_2core() -> SearchRun:
     """S3 on CIFAR-10 at 32 x 32 for two cores: a small hierarchical space, two shifts, the winner trained from scratch.
 
     Expected:  not measured yet; no paper has a figure for networks this small.
-    Cost:      3 x 4 epochs of supernets with four networks a step, 3 x 50 + 2 x 200 + 200 scored networks, 30 epochs of
+    Cost:      3 x 3 epochs of supernets with four networks a step, 3 x 40 + 2 x 150 + 200 scored networks, 20 epochs of
                training; `s3zoo study cifar10 --only s3-0 --dry-run` shows the hours of each part on this machine.
     Command:   python tools/search.py cifar10_s3_2core --data /path/to/cifar10
 
@@ -34,9 +34,9 @@ def cifar10_s3_2core() -> SearchRun:
         space=s3_space(  # feature maps of 16 x 16, 8 x 8 and 4 x 4
             "cifar10_s3",
             depth=(1, 2, 3),
-            embed=(24, 32, 40),
+            embed=(16, 24, 32),
             window=(4, 8),
-            heads=(3, 4, 5),
+            heads=(2, 3, 4),
             mlp=(2, 2.5, 3),
             steps=(1, 8, 4, 1, 0.5),
             head_dim=8,
@@ -45,7 +45,7 @@ def cifar10_s3_2core() -> SearchRun:
         ),
         data=CIFAR10,
         supernet=Train(
-            epochs=4,
+            epochs=3,
             batch_size=128,
             lr=2e-3,
             warmup_epochs=0.5,
@@ -57,14 +57,14 @@ def cifar10_s3_2core() -> SearchRun:
         space_search=SpaceSearch(
             method="s3",
             iterations=2,
-            samples=200,
+            samples=150,
             tau=0.4,
             significance=2.0,
-            random_samples=50,
-            limit="macs<=10M",
+            random_samples=40,
+            limit="macs<=7M",
             backtrack=True,
         ),
-        arch_search=ArchSearch(budgets=("macs<=10M",), population=40, generations=5, crossover=20, mutation=20),
+        arch_search=ArchSearch(budgets=("macs<=7M",), population=40, generations=5, crossover=20, mutation=20),
         final=Final(mode="retrain", train=SCRATCH),
     )
 
@@ -74,7 +74,7 @@ def cifar10_s4_vit_2core() -> SearchRun:
     """S4-ViT on CIFAR-10 at 32 x 32 for two cores: a space of small ViTs moves three times below 120K parameters.
 
     Expected:  not measured yet; no paper has a figure for networks this small.
-    Cost:      4 x 6 epochs of supernets, 480 + 4 x 50 + 200 scored networks, 30 epochs of training; `s3zoo study
+    Cost:      4 x 6 epochs of supernets, 480 + 4 x 50 + 200 scored networks, 20 epochs of training; `s3zoo study
                cifar10 --only s4_vit-0 --dry-run` shows the hours of each part on this machine.
     Command:   python tools/search.py cifar10_s4_vit_2core --data /path/to/cifar10
 
@@ -218,7 +218,7 @@ def cifar10_autoformer_2core() -> SearchRun:
     """AutoFormer on CIFAR-10 at 32 x 32 for two cores: one supernet, one search, the winner trained from scratch.
 
     Expected:  not measured yet; no paper has a figure for networks this small.
-    Cost:      24 epochs of the supernet, 50 + 200 scored networks, 30 epochs of training; `s3zoo study cifar10 --only
+    Cost:      24 epochs of the supernet, 50 + 200 scored networks, 20 epochs of training; `s3zoo study cifar10 --only
                autoformer-0 --dry-run` shows the hours of each part on this machine.
     Command:   python tools/search.py cifar10_autoformer_2core --data /path/to/cifar10
 

@@ -9,7 +9,7 @@ from s3zoo.study import Study, StudyRun
 
 # Swin's proportions: widths double, depths 1 : 1 : 3, MLP ratio 4, all heads of one width.
 SWIN = (
-    '{"depth": (1, 1, 3), "embed_dim": (24, 48, 96), "num_heads": (3, 6, 12), "head_dim": 8, "window_size": 4,'
+    '{"depth": (1, 1, 3), "embed_dim": (20, 40, 80), "num_heads": (2, 4, 8), "head_dim": 10, "window_size": 4,'
     ' "mlp_ratio": 4}'
 )
 # DeiT's: one width, MLP ratio 4.
@@ -27,7 +27,7 @@ def _designed(network: str) -> str:
 
 def _still(seed: int) -> StudyRun:
     """S3 without its space search: one supernet, trained as long as the three."""
-    more = "--set space_search.method=none --set space_search.backtrack=false --set supernet.epochs=12"
+    more = "--set space_search.method=none --set space_search.backtrack=false --set supernet.epochs=9"
     return _search("s3_still", "cifar10_s3_2core", seed, more)
 
 
