@@ -28,6 +28,7 @@ COMMANDS = {
     "doctor": Command("s3zoo.doctor:main", "print versions, devices, threads and which optional parts are present"),
     "convert": Command("s3zoo.convert:main", "turn an official checkpoint into safetensors and config.json"),
     "search": Command("s3zoo.search.command:main", "search an architecture"),
+    "extract": Command("s3zoo.search.extract:main", "write networks of a finished search's supernet as model folders"),
     "train": Command("s3zoo.training.command:main", "train, finetune, probe or distil a model on your images"),
     "config": Command("s3zoo.training.registry:main", "list the configs, or write one as a Python file of your own"),
     "evaluate": Command("s3zoo.evaluate:main", "accuracy, size, speed and memory of models on a dataset"),

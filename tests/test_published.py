@@ -127,7 +127,7 @@ def test_refusals(tmp_path: Path) -> None:
         {"space_search": SpaceSearch(method="s4")},
         {"supernet": Train(sharing="classical")},
     ):
-        with pytest.raises(ValueError, match="supernet_weights needs an AutoFormer space"):
+        with pytest.raises(ValueError, match="official supernet needs an AutoFormer space"):
             SearchRun(**{"name": "a", "space": SMALL, "supernet_weights": "a.pth", **changes})
 
 

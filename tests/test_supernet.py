@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch.func import functional_call
 
 from s3zoo.families.autoformer import plain_space
+from s3zoo.models.layers import DropPath
 from s3zoo.space import S4_SHUNTED, S4_SWIN, Dim, Space, glit_space, s3_space
 from s3zoo.supernet import Supernet, recalibrate
 
@@ -215,6 +216,15 @@ def test_sharing_by_module_keeps_the_choices_of_a_module_apart():
     assert not any(".mlp." in name for name in first & second)
     for name, corner in net.used(one):  # no tensor is cut: candidates share whole tensors or nothing
         assert corner == tuple(slice(0, n) for n in net.bank[name].shape)
+
+
+@pytest.mark.parametrize("family", SPACES)
+def test_the_largest_network_drops_paths_as_the_static_one_does(family):
+    net = supernet(family, drop_path_rate=0.3)
+    arch = net.space.largest()
+    static = net.model_type(arch.effective(16), **net.model_args, drop_path_rate=0.3)
+    rates = [[m.drop_prob for m in model.modules() if isinstance(m, DropPath)] for model in (net.subnet(arch), static)]
+    assert rates[0] == pytest.approx(rates[1]) and max(rates[0]) == pytest.approx(0.3)
 
 
 def test_drop_path_rates_are_spaced_over_the_supernets_depth():

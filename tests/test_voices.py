@@ -56,6 +56,7 @@ def test_under_torchrun_one_sentence_and_exit_code_2():
 VERBS = {
     "search": ("debug_s4", "--out"),
     "train": ("digits", "--out"),
+    "extract": ("nowhere", "--out"),
     "study --out": ("cifar10", "--out"),
     "study --keep": ("cifar10", "--keep"),
     "export": ("s3_tiny", "--to", "timm", "--out"),

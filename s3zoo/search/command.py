@@ -29,12 +29,20 @@ def main(argv: list[str] | None = None) -> int:
         " interrupted run. Under torchrun the work is shared by all processes.",
     )
     parser.add_argument(
-        "config", nargs="?", default=DEFAULT, help="name of a config in configs/search, or a .py file (default: digits)"
+        "config", nargs="?", help="name of a config in configs/search, or a .py file (default: digits)"
     )
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting, e.g. supernet.lr=1e-3"
     )
     parser.add_argument("--data", metavar="ROOT", help="where the images are (short for --set data.root=ROOT)")
+    parser.add_argument(
+        "--budget", action="append", default=[], metavar="LIMITS",
+        help="one winner within these, e.g. 'params<=5M, latency<=20ms' (repeatable; instead of the config's)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--from", dest="source", type=Path, metavar="RUN",
+        help="instead of a config: search the supernet of this finished run again, with the scores it has",
+    )  # fmt: skip
     parser.add_argument("--out", type=Path, help="folder of the run (default: runs/<name of the config>)")
     parser.add_argument(
         "--seeds", type=int, default=1, metavar="N", help="N runs with seeds from the config's on, and a table"
@@ -53,7 +61,8 @@ def main(argv: list[str] | None = None) -> int:
         print(listing("search"))
         return 0
     settings = arguments.set + ([f"data.root={arguments.data}"] if arguments.data else [])
-    run = overridden(load_config(arguments.config, SearchRun, "search"), settings)
+    settings += [f"arch_search.budgets={tuple(arguments.budget)!r}"] if arguments.budget else []
+    run = overridden(_config(arguments), settings)
     if arguments.dry_run:
         print(plan(run, arguments.seeds))
         return 0
@@ -69,6 +78,17 @@ def main(argv: list[str] | None = None) -> int:
 
     job = functools.partial(search, check_data=arguments.check_data)
     return run_job(run, out, job, seeds=arguments.seeds, table=seeds_table)
+
+
+def _config(arguments: argparse.Namespace) -> SearchRun:
+    """The config that is named, or that of a finished run's supernet."""
+    if arguments.source is None:
+        return load_config(arguments.config or DEFAULT, SearchRun, "search")
+    if arguments.config is not None:
+        raise ValueError(f"--from takes the config of {arguments.source}; leave {arguments.config!r} out.")
+    from s3zoo.search.published import FinishedRun
+
+    return FinishedRun(arguments.source).again(tuple(arguments.budget))
 
 
 def seeds_table(results: list[dict[str, Any]]) -> str:

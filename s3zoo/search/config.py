@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from s3zoo.arch import Arch, Stage
@@ -104,7 +105,8 @@ class SearchRun(Run):
     # "glit": first the split into global and local heads, then the details of the blocks
     hierarchy: Literal["none", "glit"] = "none"
     supernet: Train = field(default_factory=lambda: Train(sampling="sandwich", drop_path=0.2))
-    supernet_weights: str = ""  # file of an official AutoFormer supernet: searched as it is, none is trained
+    # File of an official AutoFormer supernet, or folder of a finished run: searched as it is, none is trained
+    supernet_weights: str = ""
     space_search: SpaceSearch = field(default_factory=lambda: SpaceSearch(method="none"))
     arch_search: ArchSearch = field(default_factory=ArchSearch)
     final: Final = field(default_factory=Final)
@@ -135,12 +137,19 @@ class SearchRun(Run):
         self._check_controls()
         if self.hierarchy == "glit" and (self.space.family != "glit" or self.space_search.method != "none"):
             raise ValueError("hierarchy 'glit' needs a GLiT space and space_search.method 'none'.")
+        self._check_supernet_weights()
+
+    def _check_supernet_weights(self) -> None:
+        given = self.supernet_weights
+        if not given:
+            return
         official = FAMILIES[self.space.family].official
-        fixed = official is not None and official.supernet and self.space_search.method == "none"
-        if self.supernet_weights and not (fixed and self.supernet.sharing == "entangled"):
+        fits = official is not None and official.supernet and self.supernet.sharing == "entangled"
+        if self.space_search.method != "none" or not (fits or Path(given).expanduser().is_dir()):
             raise ValueError(
-                "supernet_weights needs an AutoFormer space, space_search.method 'none' and supernet.sharing"
-                " 'entangled'."
+                f"supernet_weights is {given!r}: a file of an official supernet needs an AutoFormer space,"
+                " space_search.method 'none' and supernet.sharing 'entangled', and the folder of a finished run is best"
+                " given as --from."
             )
 
     def _check_held_out(self) -> None:

@@ -27,7 +27,7 @@ from s3zoo.search.config import SearchRun
 from s3zoo.search.evaluate import Evaluator, RacingEvaluator
 from s3zoo.search.evolution import Evolution, RandomSearch, pareto
 from s3zoo.search.latency import LatencyTable
-from s3zoo.search.published import official_autoformer_supernet
+from s3zoo.search.published import FinishedRun, official_autoformer_supernet
 from s3zoo.search.space_search import Decision, SpaceSearch, equivalent_dims
 from s3zoo.space import Space
 from s3zoo.supernet import Supernet, recalibrate
@@ -213,7 +213,7 @@ def train_supernet(context: Context, space: Space, place: Path, previous: Supern
     measure_latencies(context, space)
     reach_layers(context, space)
     if run.supernet_weights:
-        return _published_supernet(context, space, place)
+        return _given_supernet(context, space, place)
     torch.manual_seed(seed_from(run.seed, "init", place.name))
     supernet = Supernet(
         space, sharing=train.sharing, drop_path_rate=train.drop_path, device=context.ranks.device, **run.shape,
@@ -250,11 +250,17 @@ def _fit(
     )  # fmt: skip
 
 
-def _published_supernet(context: Context, space: Space, place: Path) -> Supernet:
-    """The supernet of a file, as it is; the file must stay the same while the run lasts."""
-    path = Path(context.run.supernet_weights).expanduser()
-    supernet = official_autoformer_supernet(path, space, **context.run.shape, device=context.ranks.device)
-    source, record = {"file": path.name, "sha256": sha256(path)}, place / "supernet.json"
+def _given_supernet(context: Context, space: Space, place: Path) -> Supernet:
+    """The supernet of a file or of another run, as it is; it must stay the same while this run lasts."""
+    path, record = Path(context.run.supernet_weights).expanduser(), place / "supernet.json"
+    if path.is_dir():
+        finished = FinishedRun(path)
+        supernet, file = finished.supernet(context.ranks.device, context.model_args), finished.weights
+        name, same = path.resolve().name, finished.data == context.data.fingerprint
+    else:
+        supernet = official_autoformer_supernet(path, space, **context.run.shape, device=context.ranks.device)
+        name, file, same = path.name, path, False
+    source = {"file": name, "sha256": sha256(file)}
     if record.exists() and read_json(record) != source:
         raise ValueError(
             f"{context.folder} holds a run with another file than {path}; restore that, or give another --out."
@@ -262,10 +268,16 @@ def _published_supernet(context: Context, space: Space, place: Path) -> Supernet
     if context.ranks.first:
         write_json(place / "space.json", space.to_dict())
         write_json(record, source)
+    warning = "; the supernet may have been trained on the held-out images, so take their accuracies as a ranking"
     context.log.say(
-        f"{place.name}: {space.size():.3g} architectures, {len(supernet.flat):,} weights of {path.name};"
-        " the supernet may have been trained on the held-out images, so take their accuracies as a ranking"
+        f"{place.name}: {space.size():.3g} architectures, {len(supernet.flat):,} weights of {name}"
+        + ("" if same else warning)
     )
+    if same:  # what it scored needs not be scored again
+        evaluated = context.records(place / "evaluated.jsonl")
+        if not evaluated.rows and (rows := finished.scored()):
+            evaluated.append(rows)
+            context.log.say(f"{place.name}: {len(rows)} scores are those of {name}")
     return supernet
 
 

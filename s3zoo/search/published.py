@@ -1,7 +1,8 @@
-"""Supernets that their authors trained and published, to be searched without training one."""
+"""Supernets that are there already, to be searched without training one: their authors', and those of finished runs."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from s3zoo.files import Records, read_json
 from s3zoo.models import autoformer
 from s3zoo.models.loading import grid_side
 from s3zoo.models.official import read_checkpoint
+from s3zoo.search.budget import Budget
+from s3zoo.search.config import SearchRun
+from s3zoo.search.space_search import SpaceSearch
 from s3zoo.space import Space
 from s3zoo.supernet import Supernet
+from s3zoo.training import checkpoint
+from s3zoo.training.config import from_dict
 
 
 def official_autoformer_supernet(
@@ -59,3 +66,61 @@ def official_autoformer_supernet(
             for name, view in subnet.named_parameters():
                 view.copy_(values[name])
     return supernet
+
+
+class FinishedRun:
+    """A run whose supernet is used again: that of the space which it searched last."""
+
+    def __init__(self, folder: Path) -> None:
+        if not (folder / "result.json").exists():
+            raise ValueError(
+                f"{str(folder)!r} is not the folder of a finished search (it has no result.json); let it end first."
+            )
+        self.folder = folder
+        stored = read_json(folder / "run.json", {"config": dict, "data": str})
+        self.config, self.data = from_dict(SearchRun, stored["config"]), stored["data"]
+        searched = [place for place in folder.glob("space*") if (place / "search-0" / "winner.json").exists()]
+        self.place = max(searched, key=lambda place: int(place.name.removeprefix("space")))
+        self.space = Space.from_dict(read_json(self.place / "space.json"))
+        steps = sorted(self.place.glob("supernet/step-*"))
+        if not steps:
+            raise ValueError(
+                f"{str(folder)!r} has no supernet of its own: it was given one, or its checkpoints were removed."
+            )
+        self.weights = steps[-1] / "tensors.safetensors"
+
+    def supernet(self, device: torch.device, model_args: Mapping[str, Any] | None = None) -> Supernet:
+        found = checkpoint.load(self.place / "supernet")
+        assert found is not None  # it is the folder of a step
+        train = self.config.supernet
+        supernet = Supernet(
+            self.space, sharing=train.sharing, drop_path_rate=train.drop_path, device=device, **self.config.shape,
+            model_args=dict(model_args or {}),
+        )  # fmt: skip
+        kind = "average." if train.ema else "weight."  # what the run used, too
+        supernet.load_state_dict({key.removeprefix(kind): t for key, t in found[0].items() if key.startswith(kind)})
+        return supernet
+
+    def scored(self) -> list[dict[str, Any]]:
+        """Architectures of the space with their accuracies and costs, each once; estimates of races are left out."""
+        found: dict[str, dict[str, Any]] = {}
+        for name in ("evaluated", "random", "random_search", "scores"):
+            for row in Records(self.place / f"{name}.jsonl", write=False).rows:
+                if "arch" in row and row.get("full", True):
+                    found.setdefault(str(row["arch"]), row)
+        return list(found.values())
+
+    def again(self, budgets: tuple[str, ...]) -> SearchRun:
+        """The config that searches the same supernet under other budgets."""
+        for text in budgets:
+            Budget.parse(text)
+        search = dataclasses.replace(self.config.arch_search, budgets=budgets or self.config.arch_search.budgets)
+        return dataclasses.replace(
+            self.config,
+            name=f"{self.config.name}_again",
+            space=self.space,
+            hierarchy="none",
+            supernet_weights=str(self.folder),
+            space_search=SpaceSearch(method="none"),
+            arch_search=search,
+        )

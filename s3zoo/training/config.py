@@ -8,7 +8,7 @@ import dataclasses
 import difflib
 import math
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -306,6 +306,21 @@ def to_dict(config: Any) -> dict[str, Any]:
         return [plain(v) for v in value] if isinstance(value, list | tuple) else value
 
     return plain(config)
+
+
+def from_dict(kind: type[T], stored: Mapping[str, Any]) -> T:
+    """The config that `to_dict` made plain; settings that it lacks are at their defaults."""
+    values = {name: _read(stored[name], hint) for name, hint in declared(kind).items() if name in stored}
+    return kind(**values)
+
+
+def _read(value: Any, hint: Any) -> Any:
+    kind = typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
+    if isinstance(kind, type) and issubclass(kind, Space):
+        return Space.from_dict(value)
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        return from_dict(kind, value)
+    return typed(float(value) if kind is float and isinstance(value, str) else value, hint, "a stored setting")
 
 
 def difference(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
