@@ -30,6 +30,7 @@ COMMANDS = {
     "search": Command("s3zoo.search.command:main", "search an architecture"),
     "extract": Command("s3zoo.search.extract:main", "write networks of a finished search's supernet as model folders"),
     "train": Command("s3zoo.training.command:main", "train, finetune, probe or distil a model on your images"),
+    "docs": Command("s3zoo.manual:main", "list the documents that come with s3zoo, or print one"),
     "config": Command("s3zoo.training.registry:main", "list the configs, or write one as a Python file of your own"),
     "evaluate": Command("s3zoo.evaluate:main", "accuracy, size, speed and memory of models on a dataset"),
     "predict": Command("s3zoo.predict:main", "the five likeliest classes of an image"),

@@ -64,7 +64,8 @@ def report() -> dict[str, Any]:
 
 def _devices(torch: Any) -> list[str]:
     cuda = [f"cuda:{i} {torch.cuda.get_device_name(i)}" for i in range(torch.cuda.device_count())]
-    return ["cpu", *cuda, *(["mps"] if torch.backends.mps.is_available() else [])]
+    apple = ["mps (is not used: s3zoo computes on cpu and cuda)"] if torch.backends.mps.is_available() else []
+    return ["cpu", *cuda, *apple]
 
 
 def _text(found: dict[str, Any]) -> str:

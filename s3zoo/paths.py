@@ -1,4 +1,4 @@
-"""Where this copy of s3zoo keeps its configs and, if it is a clone, which commit it is."""
+"""Where this copy of s3zoo keeps its configs and documents and, if it is a clone, which commit it is."""
 
 import subprocess
 from pathlib import Path
@@ -8,8 +8,17 @@ _PACKAGE = Path(__file__).resolve().parent
 
 def configs_dir() -> Path:
     """The folder with the shipped configs: inside the package in an installed wheel, beside it in a clone."""
-    packaged = _PACKAGE / "configs"
-    return packaged if packaged.is_dir() else _PACKAGE.parent / "configs"
+    return _shipped("configs")
+
+
+def docs_dir() -> Path:
+    """The folder with the documentation."""
+    return _shipped("docs")
+
+
+def _shipped(name: str) -> Path:
+    packaged = _PACKAGE / name
+    return packaged if packaged.is_dir() else _PACKAGE.parent / name
 
 
 def commit() -> str | None:

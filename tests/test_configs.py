@@ -105,7 +105,7 @@ def test_name_and_text(name: str) -> None:
 def test_the_command_as_printed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The command line, and every `--set` that the text recommends, is understood; no data is needed to plan."""
     command = next(line for line in text(name).splitlines() if line.startswith("Command:"))
-    before, _, rest = command.partition("tools/search.py")
+    before, _, rest = command.partition("s3zoo search")
     assert main([*shlex.split(rest.strip().rstrip(")")), "--dry-run"]) == 0
     assert capsys.readouterr().out.startswith(f"run          {name}, seed 0")
     recommended = re.findall(r"--set\s+('[^']+'|[^\s`)]+)", text(name))

@@ -25,7 +25,7 @@ LAYERS = [
     {"search"},
     {"export", "cards", "convert", "transfer", "evaluate", "predict", "inspection"},
     {"hub", "study", "zoo"},
-    {"cli", "doctor"},
+    {"cli", "doctor", "manual"},
     {"__main__"},
 ]
 LAYER = {unit: level for level, units in enumerate(LAYERS) for unit in units}
@@ -41,6 +41,7 @@ TORCH_FREE = {
     "s3zoo.space",
     "s3zoo.cost",
     "s3zoo.cli",
+    "s3zoo.manual",
     "s3zoo.families",
 } | {
     f"s3zoo.search.{name}" for name in ("evolution", "budget", "racing", "space_search", "s3", "s4")

@@ -155,7 +155,7 @@ def test_what_decays(name: str) -> None:
 def test_the_header(name: str) -> None:
     text = (configs_dir() / kind_of(name) / f"{name}.py").read_text().split('"""')[1]
     header = " ".join(text.split())
-    assert f"tools/train_mm.py {name} --data /path/to/" in header and "Cost:" in header and "not run here" in header
+    assert f"s3zoo train_mm {name} --data /path/to/" in header and "Cost:" in header and "not run here" in header
     key = name.split("_")[1]
     if kind_of(name) == "detection":
         epochs = 12 if "_1x_" in name else 36

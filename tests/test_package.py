@@ -144,7 +144,7 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
 # --- doctor ---------------------------------------------------------------------------------------------------------
 
 
-def test_doctor_reports_what_is_installed(capsys) -> None:
+def test_doctor_reports_what_is_installed(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     import timm
     import torch
 
@@ -155,9 +155,11 @@ def test_doctor_reports_what_is_installed(capsys) -> None:
     assert found["threads"]["torch"] == torch.get_num_threads()
     assert found["devices"][0] == "cpu" and len(found["devices"]) == 1 + torch.cuda.device_count()
     assert found["problems"] == []
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     assert cli.main(["doctor"]) == 0
     text = capsys.readouterr().out
     assert f"torch                    {found['packages']['torch']}\n" in text and "mmdet [mm]" in text
+    assert "mps (is not used" in text
 
 
 def test_doctor_says_what_is_missing(monkeypatch, capsys) -> None:

@@ -72,7 +72,7 @@ def test_what_cannot_be_read_is_said_and_the_rest_is_done(model_folder, pictures
     assert code == 2 and "broken.png' cannot be read" in err and err.count("\n") == 1 and "bee" in out
 
 
-@pytest.mark.parametrize("words", [("missing.png",), ("EMPTY",), ("b.png", "--top", "0")])
+@pytest.mark.parametrize("words", [("missing.png",), ("EMPTY",), ("b.png", "--top", "0"), ("b.png", "--device", "mps")])
 def test_a_mistake_is_one_sentence(model_folder, pictures, words):
     (pictures / "EMPTY").mkdir()
     code, out, err = command(model_folder, *(pictures / w if i == 0 else w for i, w in enumerate(words)))

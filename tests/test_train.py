@@ -466,7 +466,7 @@ def test_every_recipe_loads_says_what_it_costs_and_names_known_models(name):
     run = load_config(name, TrainRun, "train")
     text = entry(name, "train").text
     assert run.name == name and "Expected:" in text and "Cost:" in text and "Command:" in text
-    assert f"tools/train.py {name}" in text or name in ("finetune", "probe", "scratch")
+    assert f"s3zoo train {name}" in text or name in ("finetune", "probe", "scratch")
     assert timm.is_model(run.model) and (not run.weights or timm.is_model(run.weights))
     assert not timm.is_model(name)  # else the command could not tell them apart
     json.dumps(to_dict(run))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-IN_WHEEL = ("s3zoo", "configs", "pyproject.toml", "setup.py", "README.md", "LICENSE", "NOTICE")
+IN_WHEEL = ("s3zoo", "configs", "docs", "pyproject.toml", "setup.py", "README.md", "LICENSE", "NOTICE")
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +64,9 @@ def test_contents(wheel: Path) -> None:
     ours = [path for path in (ROOT / "s3zoo").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     files = {str(path.relative_to(ROOT)) for path in ours}
     configs = {f"s3zoo/{path.relative_to(ROOT)}" for path in (ROOT / "configs").rglob("*.py")}
-    assert files | configs <= set(names)
-    assert not [name for name in names if name.startswith(("tests", "tools", "configs"))]
+    documents = {f"s3zoo/{path.relative_to(ROOT)}" for path in (ROOT / "docs").glob("*.md")}
+    assert files | configs | documents <= set(names)
+    assert not [name for name in names if name.startswith(("tests", "tools", "configs", "docs"))]
     licences = {name.rpartition("/")[2] for name in names if "dist-info/licenses/" in name}
     assert licences == {"LICENSE", "NOTICE"}
 
@@ -75,6 +76,15 @@ def test_doctor(outside: Path) -> None:
     assert found["s3zoo"]["commit"] is None
     assert Path(found["s3zoo"]["configs"]).is_relative_to(outside)
     assert found["problems"] == []
+
+
+def test_configs_and_documents_without_a_clone(outside: Path) -> None:
+    """By `python -m s3zoo` and by the command."""
+    assert "cifar10_s3_2core" in run(outside, "python", "-m", "s3zoo", "search", "--list")
+    assert "SearchRun(" in run(outside, "s3zoo", "config", "search/digits")
+    listed = [line.split()[0] for line in run(outside, "s3zoo", "docs").splitlines()[:-1]]
+    assert listed == sorted(path.stem for path in (ROOT / "docs").glob("*.md"))
+    assert run(outside, "s3zoo", "docs", "search") == (ROOT / "docs/search.md").read_text()
 
 
 def test_models_weights_and_configs(outside: Path) -> None:

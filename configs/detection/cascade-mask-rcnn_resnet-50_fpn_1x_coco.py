@@ -5,7 +5,7 @@ Expected:  41.2 box AP and 35.9 mask AP with 82M parameters and 739G FLOPs (the 
 Size:      77.3M parameters, 393.4G multiply-accumulates at 1280 x 800 (by `s3zoo flops_mm`).
 Cost:      12 epochs of 7,330 iterations with 16 images; 3.3 x 10^18 FLOP, or 1.9 GPU-days at an assumed 20 TFLOP/s
            (estimate). mmdet names 8 V100 GPUs.
-Command:   torchrun --nproc-per-node 8 tools/train_mm.py cascade-mask-rcnn_resnet-50_fpn_1x_coco --data /path/to/coco
+Command:   torchrun --nproc-per-node 8 -m s3zoo train_mm cascade-mask-rcnn_resnet-50_fpn_1x_coco --data /path/to/coco
 
 mmdet's own config as it is: its ResNet, box heads of two linear layers, SGD, one scale. The paper's AP are those that
 mmdet lists for it, while its parameters and FLOPs are those of the network with Swin's box heads, as in

@@ -5,7 +5,7 @@ Expected:  46.3 box AP and 40.1 mask AP with 82M parameters and 739G FLOPs (the 
 Size:      82.2M parameters, 738.3G multiply-accumulates at 1280 x 800 (by `s3zoo flops_mm`).
 Cost:      36 epochs of 7,330 iterations with 16 images; 18.7 x 10^18 FLOP, or 10.8 GPU-days at an assumed 20 TFLOP/s
            (estimate). The paper used 8 V100 GPUs and gives no hours.
-Command:   torchrun --nproc-per-node 8 tools/train_mm.py cascade-mask-rcnn_resnet-50_fpn_ms-3x_coco --data
+Command:   torchrun --nproc-per-node 8 -m s3zoo train_mm cascade-mask-rcnn_resnet-50_fpn_ms-3x_coco --data
            /path/to/coco
 
 A baseline of the paper, under the recipe and through the wrapper of S3; batch norms keep their statistics and the stem

@@ -5,7 +5,7 @@ Expected:  44.3 box AP and 38.3 mask AP with 101M parameters and 819G FLOPs (the
 Size:      95.9M parameters, 473.0G multiply-accumulates at 1280 x 800 (by `s3zoo flops_mm`).
 Cost:      12 epochs of 7,330 iterations with 16 images; 4.0 x 10^18 FLOP, or 2.3 GPU-days at an assumed 20 TFLOP/s
            (estimate). mmdet names 8 V100 GPUs.
-Command:   torchrun --nproc-per-node 8 tools/train_mm.py cascade-mask-rcnn_resnext-101-32x4d_fpn_1x_coco --data
+Command:   torchrun --nproc-per-node 8 -m s3zoo train_mm cascade-mask-rcnn_resnext-101-32x4d_fpn_1x_coco --data
            /path/to/coco
 
 mmdet's own config as it is: its ResNeXt, box heads of two linear layers, SGD, one scale. The paper's AP are those that

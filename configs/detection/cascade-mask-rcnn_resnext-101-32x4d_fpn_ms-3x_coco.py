@@ -5,7 +5,7 @@ Expected:  48.1 box AP and 41.6 mask AP with 101M parameters and 819G FLOPs (the
 Size:      100.9M parameters, 818.0G multiply-accumulates at 1280 x 800 (by `s3zoo flops_mm`).
 Cost:      36 epochs of 7,330 iterations with 16 images; 20.7 x 10^18 FLOP, or 12.0 GPU-days at an assumed 20 TFLOP/s
            (estimate). The paper used 8 V100 GPUs and gives no hours.
-Command:   torchrun --nproc-per-node 8 tools/train_mm.py cascade-mask-rcnn_resnext-101-32x4d_fpn_ms-3x_coco --data
+Command:   torchrun --nproc-per-node 8 -m s3zoo train_mm cascade-mask-rcnn_resnext-101-32x4d_fpn_ms-3x_coco --data
            /path/to/coco
 
 A baseline of the paper, under the recipe and through the wrapper of S3; batch norms keep their statistics and the stem

@@ -5,7 +5,7 @@ Expected:  48.3 box AP and 41.7 mask AP with 140M parameters and 972G FLOPs (the
 Size:      140.1M parameters, 971.2G multiply-accumulates at 1280 x 800 (by `s3zoo flops_mm`).
 Cost:      36 epochs of 7,330 iterations with 16 images; 24.6 x 10^18 FLOP, or 14.2 GPU-days at an assumed 20 TFLOP/s
            (estimate). The paper used 8 V100 GPUs and gives no hours.
-Command:   torchrun --nproc-per-node 8 tools/train_mm.py cascade-mask-rcnn_resnext-101-64x4d_fpn_ms-3x_coco --data
+Command:   torchrun --nproc-per-node 8 -m s3zoo train_mm cascade-mask-rcnn_resnext-101-64x4d_fpn_ms-3x_coco --data
            /path/to/coco
 
 A baseline of the paper, under the recipe and through the wrapper of S3; batch norms keep their statistics and the stem

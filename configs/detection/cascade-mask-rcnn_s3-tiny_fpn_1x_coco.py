@@ -5,7 +5,7 @@ Expected:  48.4 box AP and 42.0 mask AP with 86M parameters and 748G FLOPs (the 
 Size:      85.7M parameters, 748.7G multiply-accumulates at 1280 x 800 (by `s3zoo flops_mm`).
 Cost:      12 epochs of 7,330 iterations with 16 images; 6.3 x 10^18 FLOP, or 3.7 GPU-days at an assumed 20 TFLOP/s
            (estimate). The paper used 8 V100 GPUs and gives no hours.
-Command:   torchrun --nproc-per-node 8 tools/train_mm.py cascade-mask-rcnn_s3-tiny_fpn_1x_coco --data /path/to/coco
+Command:   torchrun --nproc-per-node 8 -m s3zoo train_mm cascade-mask-rcnn_s3-tiny_fpn_1x_coco --data /path/to/coco
 
 Drop path is 0.0, as in Swin's own 12-epoch config, whose recipe the paper follows.
 """

@@ -4,7 +4,7 @@ Expected:  no figure in a paper; not run here.
 Size:      79.9M parameters, 888.3G multiply-accumulates at 1280 x 800 (by `s3zoo flops_mm`).
 Cost:      12 epochs of 7,330 iterations with 16 images; 7.5 x 10^18 FLOP, or 4.3 GPU-days at an assumed 20 TFLOP/s
            (estimate).
-Command:   torchrun --nproc-per-node 8 tools/train_mm.py cascade-mask-rcnn_shunted-small_fpn_1x_coco --data
+Command:   torchrun --nproc-per-node 8 -m s3zoo train_mm cascade-mask-rcnn_shunted-small_fpn_1x_coco --data
            /path/to/coco
 
 No weights can be fetched: convert the authors' checkpoint (`s3zoo convert`) or train your own, and add --cfg-options

@@ -5,7 +5,7 @@ Expected:  50.5 box AP and 43.5 mask AP with 145M parameters and 982G FLOPs (the
 Size:      145.0M parameters, 982.4G multiply-accumulates at 1280 x 800 (by `s3zoo flops_mm`).
 Cost:      12 epochs of 7,330 iterations with 16 images; 8.3 x 10^18 FLOP, or 4.8 GPU-days at an assumed 20 TFLOP/s
            (estimate). The paper used 8 V100 GPUs and gives no hours.
-Command:   torchrun --nproc-per-node 8 tools/train_mm.py cascade-mask-rcnn_swin-base_fpn_1x_coco --data /path/to/coco
+Command:   torchrun --nproc-per-node 8 -m s3zoo train_mm cascade-mask-rcnn_swin-base_fpn_1x_coco --data /path/to/coco
 
 A baseline of the paper, under the recipe and through the wrapper of S3.
 """

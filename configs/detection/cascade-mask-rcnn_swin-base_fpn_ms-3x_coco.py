@@ -5,7 +5,7 @@ Expected:  51.9 box AP and 45.0 mask AP with 145M parameters and 982G FLOPs (the
 Size:      145.0M parameters, 982.4G multiply-accumulates at 1280 x 800 (by `s3zoo flops_mm`).
 Cost:      36 epochs of 7,330 iterations with 16 images; 24.9 x 10^18 FLOP, or 14.4 GPU-days at an assumed 20 TFLOP/s
            (estimate). The paper used 8 V100 GPUs and gives no hours.
-Command:   torchrun --nproc-per-node 8 tools/train_mm.py cascade-mask-rcnn_swin-base_fpn_ms-3x_coco --data
+Command:   torchrun --nproc-per-node 8 -m s3zoo train_mm cascade-mask-rcnn_swin-base_fpn_ms-3x_coco --data
            /path/to/coco
 
 A baseline of the paper, under the recipe and through the wrapper of S3.

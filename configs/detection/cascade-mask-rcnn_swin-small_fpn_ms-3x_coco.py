@@ -5,7 +5,7 @@ Expected:  51.8 box AP and 44.7 mask AP with 107M parameters and 838G FLOPs (the
 Size:      106.9M parameters, 837.8G multiply-accumulates at 1280 x 800 (by `s3zoo flops_mm`).
 Cost:      36 epochs of 7,330 iterations with 16 images; 21.2 x 10^18 FLOP, or 12.3 GPU-days at an assumed 20 TFLOP/s
            (estimate). The paper used 8 V100 GPUs and gives no hours.
-Command:   torchrun --nproc-per-node 8 tools/train_mm.py cascade-mask-rcnn_swin-small_fpn_ms-3x_coco --data
+Command:   torchrun --nproc-per-node 8 -m s3zoo train_mm cascade-mask-rcnn_swin-small_fpn_ms-3x_coco --data
            /path/to/coco
 
 A baseline of the paper, under the recipe and through the wrapper of S3.

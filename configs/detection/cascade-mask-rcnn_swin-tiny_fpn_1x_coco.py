@@ -5,7 +5,7 @@ Expected:  48.1 box AP and 41.7 mask AP with 86M parameters and 745G FLOPs (the 
 Size:      85.6M parameters, 745.6G multiply-accumulates at 1280 x 800 (by `s3zoo flops_mm`).
 Cost:      12 epochs of 7,330 iterations with 16 images; 6.3 x 10^18 FLOP, or 3.6 GPU-days at an assumed 20 TFLOP/s
            (estimate). The paper used 8 V100 GPUs and gives no hours.
-Command:   torchrun --nproc-per-node 8 tools/train_mm.py cascade-mask-rcnn_swin-tiny_fpn_1x_coco --data /path/to/coco
+Command:   torchrun --nproc-per-node 8 -m s3zoo train_mm cascade-mask-rcnn_swin-tiny_fpn_1x_coco --data /path/to/coco
 
 A baseline of the paper, under the recipe and through the wrapper of S3. Drop path is 0.0, as in Swin's own
 12-epoch config.

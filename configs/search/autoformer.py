@@ -20,7 +20,7 @@ def autoformer_tiny() -> SearchRun:
                here).
     Cost:      500 epochs of 1,241 steps; 6.6 x 10^18 FLOP by closed form (estimate), or 90 GPU-hours at an assumed
                20 TFLOP/s. The paper used V100 GPUs and gives no hours.
-    Command:   torchrun --nproc-per-node 8 tools/search.py autoformer_tiny --data /path/to/imagenet
+    Command:   torchrun --nproc-per-node 8 -m s3zoo search autoformer_tiny --data /path/to/imagenet
 
     The folder holds train/<class>/ and val/<class>/. The released AutoFormer-T has MLP ratios of 3, outside the
     paper's Table 1; this space is the paper's. `--set final.mode=retrain` trains the winner anew (74.9 %, the
@@ -49,7 +49,7 @@ def autoformer_small() -> SearchRun:
                here).
     Cost:      500 epochs of 1,241 steps; 1.8 x 10^19 FLOP by closed form (estimate), or 250 GPU-hours at an assumed
                20 TFLOP/s. The paper used V100 GPUs and gives no hours.
-    Command:   torchrun --nproc-per-node 8 tools/search.py autoformer_small --data /path/to/imagenet
+    Command:   torchrun --nproc-per-node 8 -m s3zoo search autoformer_small --data /path/to/imagenet
 
     For the ablations of the paper's Table 2: `--set arch_search.method=random` (81.3 %, the paper's figure) and
     `--set supernet.sharing=classical` (71.5 % inherited, the paper's figure).
@@ -70,7 +70,7 @@ def autoformer_base() -> SearchRun:
                here).
     Cost:      500 epochs of 1,241 steps; 4.5 x 10^19 FLOP by closed form (estimate), or 625 GPU-hours at an assumed
                20 TFLOP/s. The paper used V100 GPUs and gives no hours.
-    Command:   torchrun --nproc-per-node 8 tools/search.py autoformer_base --data /path/to/imagenet
+    Command:   torchrun --nproc-per-node 8 -m s3zoo search autoformer_base --data /path/to/imagenet
 
     The official code searches heads {9, 10} where the paper's Table 1 prints {8, 9, 10}; this space is the paper's.
     """
@@ -90,7 +90,7 @@ def autoformer_tiny_official() -> SearchRun:
                what this search finds was not run here.
     Cost:      at most 1,000 networks on 10,000 images for each of three budgets, 9 x 10^16 FLOP by closed form
                (estimate), or 1.3 GPU-hours at an assumed 20 TFLOP/s.
-    Command:   torchrun --nproc-per-node 8 tools/search.py autoformer_tiny_official --data /path/to/imagenet
+    Command:   torchrun --nproc-per-node 8 -m s3zoo search autoformer_tiny_official --data /path/to/imagenet
 
     Download supernet-tiny.pth first (its address: timm.get_pretrained_cfg("autoformer_tiny").url) and name it with
     `--set supernet_weights=/path/to/supernet-tiny.pth`. Other budgets: `--set
@@ -114,7 +114,7 @@ def autoformer_small_official() -> SearchRun:
                what this search finds was not run here.
     Cost:      at most 1,000 networks on 10,000 images for each of three budgets, 2.4 x 10^17 FLOP by closed form
                (estimate), or 3.3 GPU-hours at an assumed 20 TFLOP/s.
-    Command:   torchrun --nproc-per-node 8 tools/search.py autoformer_small_official --data /path/to/imagenet
+    Command:   torchrun --nproc-per-node 8 -m s3zoo search autoformer_small_official --data /path/to/imagenet
                (with --set supernet_weights=/path/to/supernet-small.pth)
     """
     return replace(
@@ -134,7 +134,7 @@ def autoformer_base_official() -> SearchRun:
                what this search finds was not run here.
     Cost:      at most 1,000 networks on 10,000 images for each of three budgets, 6.4 x 10^17 FLOP by closed form
                (estimate), or 9 GPU-hours at an assumed 20 TFLOP/s.
-    Command:   torchrun --nproc-per-node 8 tools/search.py autoformer_base_official --data /path/to/imagenet
+    Command:   torchrun --nproc-per-node 8 -m s3zoo search autoformer_base_official --data /path/to/imagenet
                (with --set supernet_weights=/path/to/supernet-base.pth)
 
     The supernet was trained with 9 and 10 heads, so blocks of 8 heads, which the paper's space has too, are left

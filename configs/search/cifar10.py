@@ -21,7 +21,7 @@ def cifar10_s3_2core() -> SearchRun:
     Expected:  not measured yet; no paper has a figure for networks this small.
     Cost:      3 x 3 epochs of supernets with four networks a step, 3 x 40 + 2 x 150 + 200 scored networks, 20 epochs of
                training; `s3zoo study cifar10 --only s3-0 --dry-run` shows the hours of each part on this machine.
-    Command:   python tools/search.py cifar10_s3_2core --data /path/to/cifar10
+    Command:   s3zoo search cifar10_s3_2core --data /path/to/cifar10
 
     The place holds train/ and test/ with class folders, or train.tar and test.tar. Or let torchvision fetch the
     images: `--set data.name=torch/cifar10 --set data.download=true --data cifar10`. As in the paper all stages begin
@@ -76,7 +76,7 @@ def cifar10_s4_vit_2core() -> SearchRun:
     Expected:  not measured yet; no paper has a figure for networks this small.
     Cost:      4 x 6 epochs of supernets, 480 + 4 x 50 + 200 scored networks, 20 epochs of training; `s3zoo study
                cifar10 --only s4_vit-0 --dry-run` shows the hours of each part on this machine.
-    Command:   python tools/search.py cifar10_s4_vit_2core --data /path/to/cifar10
+    Command:   s3zoo search cifar10_s4_vit_2core --data /path/to/cifar10
 
     Images as for cifar10_s3_2core. As in the paper, the first space breaks the limit: its largest network has 154K
     parameters.
@@ -117,7 +117,7 @@ def cifar10_s4_swin_2core() -> SearchRun:
     Expected:  not measured yet; no paper has a figure for networks this small.
     Cost:      4 x 6 epochs of supernets, all networks of four spaces (27 each) scored, 20 epochs of retraining;
                about 75 minutes of one core, extrapolated from 20 measured steps.
-    Command:   python tools/search.py cifar10_s4_swin_2core --data /path/to/cifar10
+    Command:   s3zoo search cifar10_s4_swin_2core --data /path/to/cifar10
 
     Images as for cifar10_s3_2core. Maps of 16, 8, 4 and 2 patches a side, windows of 4. As in the paper, the first
     space breaks the limit: its largest network has 716K parameters.
@@ -149,7 +149,7 @@ def cifar10_s4_shunted_2core() -> SearchRun:
     Expected:  not measured yet; no paper has a figure for networks this small.
     Cost:      4 x 6 epochs of supernets, all networks of four spaces (18 each) scored, 20 epochs of retraining;
                about 70 minutes of one core (estimate).
-    Command:   python tools/search.py cifar10_s4_shunted_2core --data /path/to/cifar10
+    Command:   s3zoo search cifar10_s4_shunted_2core --data /path/to/cifar10
 
     Images as for cifar10_s3_2core. Maps of 8, 4, 2 and 1 patches a side; the stem has no extra convolution, which
     would cost more than all else at this size. The first space breaks the limit (the paper's does not): its largest
@@ -175,7 +175,7 @@ def cifar10_s4_clip_2core() -> SearchRun:
                networks and 20 epochs of retraining without it, and 10,000 test images through it; about 40 minutes
                of one core, extrapolated from 20 measured steps. 2.7 GB of disk for three layers of features, 0.9 GB
                more for each that the decoders grow.
-    Command:   python tools/search.py cifar10_s4_clip_2core --data /path/to/cifar10
+    Command:   s3zoo search cifar10_s4_clip_2core --data /path/to/cifar10
 
     Images as for cifar10_s3_2core, 15,000 of them for training. The tower is TinyCLIP's ViT with 8.15M parameters,
     fetched by timm; `--set tower.weights=FILE` takes its weights from a file, and `--set tower.weights=random` is a
@@ -220,7 +220,7 @@ def cifar10_autoformer_2core() -> SearchRun:
     Expected:  not measured yet; no paper has a figure for networks this small.
     Cost:      24 epochs of the supernet, 50 + 200 scored networks, 20 epochs of training; `s3zoo study cifar10 --only
                autoformer-0 --dry-run` shows the hours of each part on this machine.
-    Command:   python tools/search.py cifar10_autoformer_2core --data /path/to/cifar10
+    Command:   s3zoo search cifar10_autoformer_2core --data /path/to/cifar10
 
     Images as for cifar10_s3_2core. The space is the first one of cifar10_s4_vit_2core, and the supernet is trained as
     long as the four of that config together: the two show what moving the space is worth.
@@ -242,7 +242,7 @@ def cifar10_glit_2core() -> SearchRun:
     Expected:  not measured yet; no paper has a figure for networks this small.
     Cost:      in each of two stages a supernet of 10 epochs, 200 scored networks and two trainings of 8 epochs; 83
                TMACs (estimate), or about 60 minutes at an assumed 25 GMAC/s in training and 20 GMAC/s in scoring.
-    Command:   python tools/search.py cifar10_glit_2core --data /path/to/cifar10
+    Command:   s3zoo search cifar10_glit_2core --data /path/to/cifar10
 
     Images as for cifar10_s3_2core. Kernels span one, two and three rows of the 8 x 8 tokens and a little more, as
     the paper's 17, 31 and 45 do for its 14 x 14. The learning rate is the paper's, scaled to the batch.

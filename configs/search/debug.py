@@ -17,7 +17,7 @@ def debug_s3() -> SearchRun:
 
     Expected:  that it ends; the accuracy means nothing.
     Cost:      seconds on one core.
-    Command:   python tools/search.py debug_s3
+    Command:   s3zoo search debug_s3
     """
     train = Train(
         epochs=2, batch_size=16, lr=1e-2, warmup_epochs=0.5, drop_path=0.0, sampling="sandwich", warm_start=True
@@ -55,7 +55,7 @@ def debug_s4() -> SearchRun:
 
     Expected:  that it ends; the accuracy means nothing.
     Cost:      seconds on one core.
-    Command:   python tools/search.py debug_s4
+    Command:   s3zoo search debug_s4
     """
     choices = {
         "depth": (2, 3),
@@ -85,7 +85,7 @@ def debug_s4_swin() -> SearchRun:
 
     Expected:  that it ends; the accuracy means nothing.
     Cost:      seconds on one core.
-    Command:   python tools/search.py debug_s4_swin
+    Command:   s3zoo search debug_s4_swin
     """
     vit = debug_s4()
     choices = {
@@ -110,7 +110,7 @@ def debug_s4_shunted() -> SearchRun:
 
     Expected:  that it ends; the accuracy means nothing.
     Cost:      seconds on one core.
-    Command:   python tools/search.py debug_s4_shunted
+    Command:   s3zoo search debug_s4_shunted
     """
     vit = debug_s4()
     choices = {"embed_dim": (4, 6), "mlp_ratio": (2, 3, 4), "depth": (1, 2)}
@@ -129,7 +129,7 @@ def debug_s4_clip() -> SearchRun:
 
     Expected:  that it ends; the accuracy means nothing.
     Cost:      seconds on one core.
-    Command:   python tools/search.py debug_s4_clip
+    Command:   s3zoo search debug_s4_clip
 
     Images are not augmented, so the features of all of them are kept: the tower sees each image once.
     """
@@ -152,7 +152,7 @@ def debug_autoformer() -> SearchRun:
 
     Expected:  that it ends; the accuracy means nothing.
     Cost:      seconds on one core.
-    Command:   python tools/search.py debug_autoformer
+    Command:   s3zoo search debug_autoformer
     """
     s4 = debug_s4()
     return SearchRun(
@@ -185,7 +185,7 @@ def debug_glit() -> SearchRun:
 
     Expected:  that it ends; the accuracy means nothing.
     Cost:      seconds on one core.
-    Command:   python tools/search.py debug_glit
+    Command:   s3zoo search debug_glit
     """
     return SearchRun(
         name="debug_glit",

@@ -20,7 +20,7 @@ def glit_tiny() -> SearchRun:
     Cost:      in each of two stages a supernet of 100 epochs and five trainings of 300; 3.3 x 10^19 FLOP by closed
                form (estimate), nearly all of it retraining, or 19 GPU-days at an assumed 20 TFLOP/s. The paper
                names GTX 1080 Ti GPUs and gives no days.
-    Command:   torchrun --nproc-per-node 8 tools/search.py glit_tiny --data /path/to/imagenet
+    Command:   torchrun --nproc-per-node 8 -m s3zoo search glit_tiny --data /path/to/imagenet
 
     The budget is in MACs as executed: the released network needs 1.47G. The official count, 1.33G, leaves half of a
     convolution out (its output is twice as wide, for the gate), and the paper prints 1.4G and 1.3G. The
@@ -59,7 +59,7 @@ def glit_small() -> SearchRun:
     Cost:      in each of two stages a supernet of 100 epochs and five trainings of 300; 1.1 x 10^20 FLOP by closed
                form (estimate), or 64 GPU-days at an assumed 20 TFLOP/s. The paper names GTX 1080 Ti GPUs and gives
                no days.
-    Command:   torchrun --nproc-per-node 8 tools/search.py glit_small --data /path/to/imagenet
+    Command:   torchrun --nproc-per-node 8 -m s3zoo search glit_small --data /path/to/imagenet
 
     Neither width nor network was released: the width is DeiT-Small's, and of its heads 0, 2, 4 or 6 are global. The
     budget is in MACs as executed, and fits this zoo's glit_small (4.91G), which has the paper's 4.4G in the
@@ -82,7 +82,7 @@ def glit_base() -> SearchRun:
     Cost:      in each of two stages a supernet of 100 epochs and five trainings of 300; 4.2 x 10^20 FLOP by closed
                form (estimate), or 246 GPU-days at an assumed 20 TFLOP/s. The paper names GTX 1080 Ti GPUs and gives
                no days.
-    Command:   torchrun --nproc-per-node 8 tools/search.py glit_base --data /path/to/imagenet
+    Command:   torchrun --nproc-per-node 8 -m s3zoo search glit_base --data /path/to/imagenet
 
     Neither width nor network was released: the width is DeiT-Base's, and of its heads 0, 4, 8 or 12 are global. The
     budget is in MACs as executed, and fits this zoo's glit_base (19.05G), which has the paper's 17.0G in the

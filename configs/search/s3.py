@@ -5,7 +5,7 @@ Expected:  82.1 / 83.7 / 84.0 % top-1 with 28.1M / 50M / 71M parameters and 4.7G
 Cost:      3 x 300 epochs of 1,241 steps with four networks each; 3 x 10^20 FLOP by closed form if the space stays as
            large as the first (estimate), or 174 GPU-days at an assumed 20 TFLOP/s. The paper used 16 V100 GPUs with
            32 GB and gives no days.
-Command:   torchrun --nproc-per-node 8 tools/search.py s3 --data /path/to/imagenet
+Command:   torchrun --nproc-per-node 8 -m s3zoo search s3 --data /path/to/imagenet
 
 On several machines add torchrun's --nnodes and --rdzv-endpoint. Readings of what the paper leaves open:
 

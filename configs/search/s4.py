@@ -165,7 +165,7 @@ Expected:  {top1} % top-1 with {params} parameters (the paper's figure, its {tab
 Cost:      4 x 500 epochs of {steps} steps and 300 epochs of retraining; {flop} x 10^18 FLOP by closed form
            ({included}estimate), or {hours} GPU-hours at an assumed 20 TFLOP/s.
            Not measured; the paper names no hardware.
-Command:   torchrun --nproc-per-node 4 tools/search.py {name} --data /path/to/{place}
+Command:   torchrun --nproc-per-node 4 -m s3zoo search {name} --data /path/to/{place}
 
 {notes}
 """
@@ -177,7 +177,7 @@ Expected:  {top1} % top-1 with {params} parameters on CIFAR-10, CIFAR-100, Tiny
 Cost:      300 epochs of 390 steps on CIFAR-10;
            {cost}
            at an assumed 20 TFLOP/s. Not measured; the paper names no hardware.
-Command:   torchrun --nproc-per-node 4 tools/search.py s4_{body}_baseline --data /path/to/cifar10
+Command:   torchrun --nproc-per-node 4 -m s3zoo search s4_{body}_baseline --data /path/to/cifar10
 
 {what}
 A space with one architecture: no supernet is trained, and the network is retrained exactly as
@@ -253,7 +253,7 @@ def s4_vit_cifar10_unconstrained() -> SearchRun:
     Cost:      4 x 500 epochs of 351 steps and 300 epochs of retraining; 3.2 x 10^18 FLOP by closed form if the space
                stays as large as the first (estimate), or 45 GPU-hours at an assumed 20 TFLOP/s. The paper names no
                hardware.
-    Command:   torchrun --nproc-per-node 4 tools/search.py s4_vit_cifar10_unconstrained --data /path/to/cifar10
+    Command:   torchrun --nproc-per-node 4 -m s3zoo search s4_vit_cifar10_unconstrained --data /path/to/cifar10
     """
     run = searched("vit", "cifar10")
     return replace(
@@ -272,7 +272,7 @@ def s4_vit_cifar10_s3() -> SearchRun:
     Cost:      4 x 500 epochs of 351 steps and 300 epochs of retraining; 3.2 x 10^18 FLOP by closed form if the space
                stays as large as the first (estimate), or 45 GPU-hours at an assumed 20 TFLOP/s. The paper names no
                hardware.
-    Command:   torchrun --nproc-per-node 4 tools/search.py s4_vit_cifar10_s3 --data /path/to/cifar10
+    Command:   torchrun --nproc-per-node 4 -m s3zoo search s4_vit_cifar10_s3 --data /path/to/cifar10
 
     Only the rule that moves the space differs from s4_vit_cifar10. S3 knows no limit there: the limit comes in with
     the architecture search. Its evolve steps are the distances of the choices, and tau is S3's own.

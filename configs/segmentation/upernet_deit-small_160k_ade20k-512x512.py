@@ -5,7 +5,7 @@ Expected:  43.15 mIoU, and 43.85 at several scales and flipped, with 52M paramet
 Size:      51.8M parameters, 1098.9G multiply-accumulates at 2048 x 512 (by `s3zoo flops_mm`).
 Cost:      160,000 iterations with 16 images of 512 x 512; 4.2 x 10^18 FLOP, or 2.4 GPU-days at an assumed 20 TFLOP/s
            (estimate). The paper used 8 V100 GPUs and gives no hours.
-Command:   torchrun --nproc-per-node 8 tools/train_mm.py upernet_deit-small_160k_ade20k-512x512 --data /path/to/ade20k
+Command:   torchrun --nproc-per-node 8 -m s3zoo train_mm upernet_deit-small_160k_ade20k-512x512 --data /path/to/ade20k
 
 Position embeddings are interpolated (bicubic) to the image. The last map, enlarged and halved without any parameter,
 is the pyramid, as the paper adds no deconvolutions; which blocks its maps come from is not printed. That gives the

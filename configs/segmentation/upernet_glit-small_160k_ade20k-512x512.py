@@ -4,7 +4,7 @@ Expected:  no figure in a paper; not run here.
 Size:      56.3M parameters, 1077.3G multiply-accumulates at 2048 x 512 (by `s3zoo flops_mm`).
 Cost:      160,000 iterations with 16 images of 512 x 512; 4.1 x 10^18 FLOP, or 2.4 GPU-days at an assumed 20 TFLOP/s
            (estimate).
-Command:   torchrun --nproc-per-node 8 tools/train_mm.py upernet_glit-small_160k_ade20k-512x512 --data /path/to/ade20k
+Command:   torchrun --nproc-per-node 8 -m s3zoo train_mm upernet_glit-small_160k_ade20k-512x512 --data /path/to/ade20k
 
 A plain transformer has one map at stride 16; the wrapper makes a pyramid of it by transposed convolutions and pooling.
 

@@ -5,7 +5,7 @@ Expected:  42.05 mIoU, and 42.78 at several scales and flipped, with 67M paramet
 Size:      66.5M parameters, 952.6G multiply-accumulates at 2048 x 512 (by `s3zoo flops_mm`).
 Cost:      160,000 iterations with 16 images of 512 x 512; 3.7 x 10^18 FLOP, or 2.1 GPU-days at an assumed 20 TFLOP/s
            (estimate). mmseg names 4 V100 GPUs.
-Command:   torchrun --nproc-per-node 4 tools/train_mm.py upernet_resnet-50_160k_ade20k-512x512 --data /path/to/ade20k
+Command:   torchrun --nproc-per-node 4 -m s3zoo train_mm upernet_resnet-50_160k_ade20k-512x512 --data /path/to/ade20k
 
 mmseg's own config as it is: ResNetV1c, whose batch norms learn over all processes (SyncBN, norm_eval=False), and SGD,
 with 4 processes of 4 images. Its tests at several scales take multiples of the image's own size.

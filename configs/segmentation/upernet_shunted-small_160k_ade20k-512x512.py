@@ -4,7 +4,7 @@ Expected:  no figure in a paper; not run here.
 Size:      52.2M parameters, 1092.2G multiply-accumulates at 2048 x 512 (by `s3zoo flops_mm`).
 Cost:      160,000 iterations with 16 images of 512 x 512; 4.2 x 10^18 FLOP, or 2.4 GPU-days at an assumed 20 TFLOP/s
            (estimate).
-Command:   torchrun --nproc-per-node 8 tools/train_mm.py upernet_shunted-small_160k_ade20k-512x512 --data
+Command:   torchrun --nproc-per-node 8 -m s3zoo train_mm upernet_shunted-small_160k_ade20k-512x512 --data
            /path/to/ade20k
 
 No weights can be fetched: convert the authors' checkpoint (`s3zoo convert`) or train your own, and add --cfg-options

@@ -5,7 +5,7 @@ Expected:  47.60 mIoU, and 48.87 at several scales and flipped, with 81M paramet
 Size:      81.3M parameters, 1038.9G multiply-accumulates at 2048 x 512 (by `s3zoo flops_mm`).
 Cost:      160,000 iterations with 16 images of 512 x 512; 4.0 x 10^18 FLOP, or 2.3 GPU-days at an assumed 20 TFLOP/s
            (estimate). The paper used 8 V100 GPUs and gives no hours.
-Command:   torchrun --nproc-per-node 8 tools/train_mm.py upernet_swin-small_160k_ade20k-512x512 --data /path/to/ade20k
+Command:   torchrun --nproc-per-node 8 -m s3zoo train_mm upernet_swin-small_160k_ade20k-512x512 --data /path/to/ade20k
 
 A baseline of the paper, under the recipe and through the wrapper of S3.
 """

@@ -16,7 +16,7 @@ def autoformer_scratch() -> TrainRun:
     Expected:  74.9 / 81.7 / 82.6 % top-1 for T / S / B (the paper's figures, its Table 4; not run here).
     Cost:      300 epochs of 1,251 steps; T: 3 x 10^18 FLOP (estimate from 1.3G MACs), or 42 GPU-hours at an assumed
                20 TFLOP/s.
-    Command:   torchrun --nproc-per-node 8 tools/train.py autoformer_scratch --data /path/to/imagenet [--model …_small]
+    Command:   torchrun --nproc-per-node 8 -m s3zoo train autoformer_scratch --data /path/to/imagenet [--model …_small]
     """
     return TrainRun(
         name="autoformer_scratch",
@@ -32,7 +32,7 @@ def autoformer_finetune() -> TrainRun:
 
     Expected:  74.7 -> 74.9, 81.7 -> 81.8, 82.4 -> 82.6 % top-1 for T, S, B (the paper's Table 4; not run here).
     Cost:      40 epochs of 1,251 steps; T: 4 x 10^17 FLOP (estimate), or 6 GPU-hours at an assumed 20 TFLOP/s.
-    Command:   torchrun --nproc-per-node 8 tools/train.py autoformer_finetune --data /path/to/imagenet [--model …_small]
+    Command:   torchrun --nproc-per-node 8 -m s3zoo train autoformer_finetune --data /path/to/imagenet [--model …_small]
 
     The paper prints the 40 epochs and no other setting; the learning rate here, a tenth of the supernet's, is ours.
     """
@@ -52,7 +52,7 @@ def autoformer_384() -> TrainRun:
     Expected:  81.7 -> 83.4 % top-1 (the paper's figure, its Table 6; not run here).
     Cost:      30 epochs of 2,502 steps; 4.5 x 10^18 FLOP (estimate from 19.4G MACs), or 62 GPU-hours at an assumed
                20 TFLOP/s.
-    Command:   torchrun --nproc-per-node 8 tools/train.py autoformer_384 --data /path/to/imagenet
+    Command:   torchrun --nproc-per-node 8 -m s3zoo train autoformer_384 --data /path/to/imagenet
 
     The paper follows DeiT, whose command for 384 x 384 is this one: 30 epochs, constant 5e-6 x batch / 512, decay
     1e-8.
@@ -75,7 +75,7 @@ def autoformer_distil() -> TrainRun:
                here).
     Cost:      300 epochs of 1,251 steps with 32G MACs of the teacher for each image; 2.9 x 10^19 FLOP (estimate),
                or 17 GPU-days at an assumed 20 TFLOP/s.
-    Command:   torchrun --nproc-per-node 8 tools/train.py autoformer_distil --data /path/to/imagenet [--model …_small]
+    Command:   torchrun --nproc-per-node 8 -m s3zoo train autoformer_distil --data /path/to/imagenet [--model …_small]
 
     The paper names the teacher and "hard labels", no more: half of the loss is the teacher's as in DeiT, and
     AutoFormer has no distillation token, so both halves are for one classifier. This RegNetY-32GF of timm saw

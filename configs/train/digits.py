@@ -1,6 +1,6 @@
 """A small S3 network from scratch on scikit-learn's digits (1,437 training images of 8 x 8, grey): to try things.
 
-Command:  python tools/train.py digits
+Command:  s3zoo train digits
 Expected: 97.2 % of the 360 test images (95.0 to 98.5; one run, seed 0, measured)
 Cost:     47 seconds of one core
 """

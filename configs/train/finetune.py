@@ -1,6 +1,6 @@
 """A pretrained network on your own images: what `train MODEL --data FOLDER` does.
 
-Command:  python tools/train.py s3_tiny --data /path/to/folder    (train/<class>/<image> and test/<class>/<image>)
+Command:  s3zoo train s3_tiny --data /path/to/folder    (train/<class>/<image> and test/<class>/<image>)
 Expected: depends on the images.
 Cost:     30 epochs; three forward passes' worth for each image and epoch.
 

@@ -3,7 +3,7 @@
 Expected:  76.3 % top-1 (the paper's figure, its Table 3; not run here).
 Cost:      300 epochs of 1,251 steps; 3.4 x 10^18 FLOP (estimate from 1.47G MACs), or 47 GPU-hours at an assumed
            20 TFLOP/s.
-Command:   torchrun --nproc-per-node 8 tools/train.py glit_scratch --data /path/to/imagenet
+Command:   torchrun --nproc-per-node 8 -m s3zoo train glit_scratch --data /path/to/imagenet
 """
 
 import dataclasses

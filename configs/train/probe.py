@@ -1,6 +1,6 @@
 """A linear classifier on the frozen features of a network: what `train MODEL --data FOLDER --probe` does.
 
-Command:  python tools/train.py s3_tiny --data /path/to/folder --probe
+Command:  s3zoo train s3_tiny --data /path/to/folder --probe
 Expected: depends on the images.
 Cost:     20 epochs of forward passes; only the classifier has gradients.
 

@@ -17,7 +17,7 @@ def s3_scratch() -> TrainRun:
                from the supernet; its Fig. 5 shows retrained networks about level. Not run here).
     Cost:      300 epochs of 1,251 steps; T: 5.3 x 10^18 FLOP (3 passes x 2 x 4.6G MACs, estimate), or 74 GPU-hours
                at an assumed 20 TFLOP/s.
-    Command:   torchrun --nproc-per-node 8 tools/train.py s3_scratch --data /path/to/imagenet [--model s3_small]
+    Command:   torchrun --nproc-per-node 8 -m s3zoo train s3_scratch --data /path/to/imagenet [--model s3_small]
 
     Batch, learning rates, warm-up, decay and drop path are those of the paper's supernets (its 4.1).
     """
@@ -36,7 +36,7 @@ def s3_384() -> TrainRun:
     Expected:  83.7 -> 84.5 % for S, 84.0 -> 84.7 % for B (the paper's figures, its Table 1; not run here).
     Cost:      10 epochs of 2,502 steps; S: 2.5 x 10^18 FLOP (estimate from 33G MACs), or 35 GPU-hours at an assumed
                20 TFLOP/s.
-    Command:   torchrun --nproc-per-node 8 tools/train.py s3_384 --data /path/to/imagenet
+    Command:   torchrun --nproc-per-node 8 -m s3zoo train s3_384 --data /path/to/imagenet
                For S3-B add: --model s3_base_384 --weights s3_base
 
     Epochs, constant learning rate and decay are the paper's (4.3). Batch and augmentation are not printed: 512 is

@@ -1,6 +1,6 @@
 """A network from scratch on your own images by DeiT's recipe: what `train MODEL --data FOLDER --scratch` does.
 
-Command:  python tools/train.py s3_tiny --data /path/to/folder --scratch
+Command:  s3zoo train s3_tiny --data /path/to/folder --scratch
 Expected: depends on the images; below some hundred thousand of them, finetuning is the better choice.
 Cost:     300 epochs.
 """

@@ -4,7 +4,7 @@ Expected:  CIFAR-10 99.1, CIFAR-100 91.1, Flowers 98.8, Cars 93.4, Pets 94.9 % t
            not run here).
 Cost:      1,000 epochs; CIFAR: 65 steps each and 5.8 x 10^18 FLOP in all (estimate from 19.4G MACs), or 81 GPU-hours at
            an assumed 20 TFLOP/s. `--epochs 100` is a good deal cheaper.
-Command:   torchrun --nproc-per-node 8 tools/train.py transfer --data cifar100 --root ~/data --download
+Command:   torchrun --nproc-per-node 8 -m s3zoo train transfer --data cifar100 --root ~/data --download
 
 The paper follows DeiT; its first author gave the settings for CIFAR-10 and Cars (facebookresearch/deit#45): batch 768,
 SGD with 0.01, decay 1e-4, 1,000 epochs, ImageNet's augmentation without random erasing, no drop path. Other sets:

@@ -1,6 +1,6 @@
 """easy-VQA (4,000 + 1,000 images of 64 x 64 with one coloured shape, 13 answers): a network that learns to look.
 
-Command:  python tools/vqa.py train          (the package easy-vqa brings the images; nothing is downloaded)
+Command:  s3zoo vqa train          (the package easy-vqa brings the images; nothing is downloaded)
 Expected: 86.4 +- 0.2 % of the test questions (3 seeds, measured; docs/vqa.md); 66.9 % with blank images, where
           the likeliest answers are right for 67.0 %; 61.8 % with shuffled ones (59.4 % for who sees everything)
 Cost:     about 4.5 minutes of one core

@@ -5,8 +5,8 @@ from s3zoo.transfer.vqa.config import vqa_v2
 
 TEXT = """VQA v2 with {title} at 384 x 384, S3 supplement's recipe: 40 epochs of train and val, 2048 questions a step.
 
-Command:  torchrun --nproc-per-node 8 tools/vqa.py train {name} --data /path/to/vqa_v2
-          then: python tools/vqa.py predict runs/{name}/model --data /path/to/vqa_v2
+Command:  torchrun --nproc-per-node 8 -m s3zoo vqa train {name} --data /path/to/vqa_v2
+          then: s3zoo vqa predict runs/{name}/model --data /path/to/vqa_v2
 Paper:    {dev} test-dev, {std} test-std (S3 Table 4; not reproduced here)
 Cost:     at least 12,840 steps of 512 images with 4 questions each (658,111 questions; an image's last group of four
           is filled up, which adds some); untested here: it needs GPUs, BERT and ImageNet weights

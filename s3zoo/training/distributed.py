@@ -180,7 +180,8 @@ def separate_batch_norms(model: nn.Module) -> None:
 def start(device: str = "auto") -> Ranks:
     """Join the processes that `torchrun` started, if it did."""
     if device not in ("auto", "cpu", "cuda"):
-        raise ValueError(f"device is {device!r}, but must be 'auto', 'cpu' or 'cuda'.")
+        why = " Apple's GPU is not supported; on a Mac, cpu is what auto takes." if device == "mps" else ""
+        raise ValueError(f"device is {device!r}, but must be 'auto', 'cpu' or 'cuda'.{why}")
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device is 'cuda', but torch sees no GPU; use device=cpu or auto.")
     on_gpu = device != "cpu" and torch.cuda.is_available()

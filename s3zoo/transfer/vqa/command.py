@@ -19,7 +19,7 @@ EXAMPLES = """examples:
   s3zoo vqa eval runs/easy_vqa/model                 accuracy, overall and by answer type
   s3zoo vqa eval runs/easy_vqa/model --blank-images  what is left without looking
   s3zoo vqa ask runs/easy_vqa/model shape.png "what color is the shape?"
-  torchrun --nproc-per-node 8 tools/vqa.py train vqa_v2_s3_tiny --data /path/to/vqa_v2
+  torchrun --nproc-per-node 8 -m s3zoo vqa train vqa_v2_s3_tiny --data /path/to/vqa_v2
   s3zoo vqa predict runs/vqa_v2_s3_tiny/model --data /path/to/vqa_v2 --split test-std
 """
 
