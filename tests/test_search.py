@@ -7,10 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import timm
 import torch
 from safetensors.torch import load_file
+from scipy.stats import kendalltau
 
 from s3zoo import cost
 from s3zoo.arch import Arch
@@ -429,6 +431,13 @@ def test_seeds_give_a_table_with_mean_and_spread():
     ]
     table = seeds_table([{"seed": i, "winners": [row]} for i, row in enumerate(rows)])
     assert "92.00 +- 2.83" in table
+
+
+def test_rank_correlation_is_scipys():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        a, b = rng.integers(0, 6, 12).tolist(), rng.integers(0, 6, 12).tolist()  # with ties
+        assert rank_correlation(a, b) == pytest.approx(kendalltau(a, b).statistic)
 
 
 def test_rank_correlation_and_wilson_by_hand():
