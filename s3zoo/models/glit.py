@@ -115,7 +115,7 @@ class LocalConv1d(nn.Module):
 class LocalConv2d(LocalConv1d):
     """Locality "conv2d": the same on the map of patches, without a class token."""
 
-    center_cropped = {"conv.weight": (2, 3)}
+    center_cropped = {"conv.weight": (2, 3)}  # type: ignore[dict-item]
     conv_type = nn.Conv2d
 
     def forward(self, x: Tensor, height: int, width: int) -> Tensor:
