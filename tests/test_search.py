@@ -43,7 +43,7 @@ def toy(path: Path = TOY, **changes) -> SearchRun:
 
 
 def search(run: SearchRun, folder: Path) -> dict:
-    return search_run.search(run, folder, ONE, Log(folder, tensorboard=False), Stop())
+    return search_run.search(run, folder, ONE, Log(folder, tracks=False), Stop())
 
 
 def quick(run: SearchRun) -> SearchRun:
@@ -353,7 +353,7 @@ def test_glits_budget_is_that_of_its_first_stage(tmp_path):
 )
 def test_what_training_would_refuse_is_refused_before_it(tmp_path, setting, message):
     def begin():
-        return prepare(overridden(toy(), [setting]), tmp_path, ONE, Log(tmp_path, tensorboard=False), Stop())
+        return prepare(overridden(toy(), [setting]), tmp_path, ONE, Log(tmp_path, tracks=False), Stop())
 
     if message is None:
         assert begin()
@@ -372,7 +372,7 @@ def test_nodes_that_do_not_share_the_folder_are_told(tmp_path):
 
     ranks = Two(0, 1, torch.device("cpu"))
     with pytest.raises(ValueError, match="give an --out that all nodes share"):
-        prepare(quick(toy()), tmp_path, ranks, Log(tmp_path, tensorboard=False), Stop())
+        prepare(quick(toy()), tmp_path, ranks, Log(tmp_path, tracks=False), Stop())
 
 
 def test_more_unreadable_images_may_be_allowed_later(finished):
