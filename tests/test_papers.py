@@ -117,7 +117,7 @@ def test_glit_is_searched_with_another_locality(locality, sizes, tmp_path):
     run = dataclasses.replace(load_config("debug_glit", SearchRun, "search"), space=space)
     run = overridden(run, ["supernet.epochs=1", "final.train.epochs=1", "arch_search.budgets=()"])
     ranks = Ranks(0, 1, torch.device("cpu"))
-    result = search_run.search(run, tmp_path, ranks, Log(tmp_path, tensorboard=False), Stop())
+    result = search_run.search(run, tmp_path, ranks, Log(tmp_path, tracks=False), Stop())
     (winner,) = result["winners"]
     arch = Arch.from_dict(winner["arch"])
     assert {block.locality for block in arch.stages[0].blocks} == {locality}
