@@ -77,6 +77,8 @@ def main(argv: list[str] | None = None) -> int:
     split = None
     if arguments.data:
         split = test_split(find_data(arguments.data, arguments.root, arguments.download), arguments.split)
+        if split.warning:
+            print(f"s3zoo: {split.warning}", file=sys.stderr)
     rows = []
     for spec in arguments.models:
         model = open_model(spec, pretrained=not arguments.untrained).to(device).eval()

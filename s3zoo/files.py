@@ -98,12 +98,31 @@ def replacing(path: Path) -> Iterator[Path]:
             with open(temporary, "xb") as file:
                 mode = os.fstat(file.fileno()).st_mode & 0o777
             yield temporary
-            with open(temporary, "r+b") as file:
-                os.fsync(file.fileno())
             os.chmod(temporary, mode)
-            os.replace(temporary, path)
+            move(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def move(source: Path, target: Path) -> None:
+    """Rename a file or folder that is whole. Its content reaches the disk first: else, after a power failure, the new
+    name could stand for an empty file.
+    """
+    for path in [*source.rglob("*"), source] if source.is_dir() else [source]:
+        _sync(path)
+    os.replace(source, target)
+    _sync(target.parent)
+
+
+def _sync(path: Path) -> None:
+    if path.is_symlink() or not (path.is_dir() or path.is_file()):
+        return
+    with suppress(PermissionError):  # another's file in the same folder, which nobody has written to here
+        file = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -127,9 +146,10 @@ def replacing_files(folder: Path, names: Sequence[str]) -> Iterator[Path]:
     the file without which a reader does not take the folder for whole (config.json, say).
 
     Where none of the files existed they are moved in, the last name last. Else a second folder is made of the new files
-    and hard links to the others, and takes the place of the first: the first becomes `.NAME.old`, the second `NAME`,
-    then `.NAME.old` is removed. After a kill between the two renamings only `.NAME.old` is there, which `settle` turns
-    back; whoever opens or replaces such a folder calls it first.
+    and hard links to the others, and takes the place of the first: it becomes `.NAME.new`, the first `.NAME.old`, the
+    second `NAME`, then `.NAME.old` is removed. After a kill between the last two renamings there is no `NAME`, but both
+    others, and `settle` goes on; whoever opens or replaces such a folder calls it first. (`.NAME.old` alone is what was
+    not removed any more: it never comes back.)
     """
     settle(folder)
     folder = folder.resolve()
@@ -150,7 +170,7 @@ def replacing_files(folder: Path, names: Sequence[str]) -> Iterator[Path]:
             else:
                 for name in names:
                     if name in written:
-                        os.replace(temporary / name, folder / name)
+                        move(temporary / name, folder / name)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         if new:
@@ -168,20 +188,20 @@ def _swap(made: Path, folder: Path, names: Sequence[str]) -> None:
         else:
             _link(path, made / path.name)
     shutil.copymode(folder, made)
-    fresh, old = folder.with_name(f".{folder.name}.new"), folder.with_name(f".{folder.name}.old")
+    fresh, old = _beside(folder)
     try:
         for left in (fresh, old):
             if left.exists():
                 shutil.rmtree(left)
-        os.rename(made, fresh)
-        os.rename(folder, old)
+        move(made, fresh)
+        move(folder, old)
     except OSError as error:
         shutil.rmtree(fresh, ignore_errors=True)
         raise ValueError(
             f"{folder} holds files of an earlier model and cannot be replaced as a whole ({error.strerror}); write to"
             " a new folder instead."
         ) from None
-    os.rename(fresh, folder)
+    settle(folder)
     shutil.rmtree(old)
 
 
@@ -193,11 +213,16 @@ def _link(source: Any, target: Any) -> None:
 
 
 def settle(folder: Path) -> None:
-    """Undo a replacement of `folder` that a kill cut in the middle."""
-    folder = folder.resolve()
-    old = folder.with_name(f".{folder.name}.old")
-    if not folder.exists() and old.is_dir():
-        os.rename(old, folder)
+    """Finish a replacement of `folder` that a kill cut between its last two renamings."""
+    folder = Path(os.path.realpath(folder))
+    fresh, old = _beside(folder)
+    if not os.path.lexists(folder) and fresh.is_dir() and old.is_dir():
+        with suppress(FileNotFoundError):  # another process was faster
+            move(fresh, folder)
+
+
+def _beside(folder: Path) -> tuple[Path, Path]:
+    return folder.with_name(f".{folder.name}.new"), folder.with_name(f".{folder.name}.old")
 
 
 @contextmanager
@@ -244,6 +269,8 @@ Fields = Mapping[str, type | tuple[type, ...]]  # the keys an object must have, 
 
 def parse_json(text: str | bytes) -> Any:
     """The value that a text in JSON has; a ValueError for anything else, for repeated keys and for NaN and infinity."""
+    if not text.strip():
+        raise ValueError("it is empty")
     try:
         return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_no_duplicates)
     except RecursionError:

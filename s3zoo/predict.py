@@ -11,6 +11,8 @@ from typing import Any
 
 from PIL import Image
 
+from s3zoo.files import exists
+
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 BATCH = 32
 
@@ -55,6 +57,8 @@ def find_images(given: Iterable[Path]) -> Iterator[Path]:
             yield from found
         elif path.is_file():
             yield path
+        elif exists(path, "The image"):
+            raise ValueError(f"{str(path)!r} is neither an image file nor a folder; give another path.")
         else:
             raise ValueError(f"There is no image or folder at {str(path)!r}; give paths that exist.")
 

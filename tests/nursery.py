@@ -8,7 +8,8 @@ import json
 import os
 import sys
 
-import torch.utils.tensorboard  # noqa: F401  imported for the children, as are the next
+import sklearn.datasets  # noqa: F401  imported for the children, as are the next
+import torch.utils.tensorboard  # noqa: F401
 
 import s3zoo.search.run
 import s3zoo.training.session  # noqa: F401

@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch import nn
 
 from s3zoo import artefact
 from s3zoo.arch import Arch, AutoFormerBlock, GLiTBlock, S3Block, Stage
+from s3zoo.export import to_timm
 from s3zoo.hub import make_repository
 from s3zoo.models import folder as folders
 from s3zoo.models.open import open_model
@@ -277,7 +279,16 @@ def test_arguments_of_a_closed_list(key: str, value: Any, tmp_path: Path) -> Non
 def test_a_network_of_timm_loads_whole_or_not_at_all(tmp_path: Path) -> None:
     model = timm.create_model("test_vit", num_classes=3)
     save_for_hf(model, tmp_path, model_config={"num_classes": 3})
+    pickled = tmp_path / "pytorch_model.bin"
     assert torch.equal(open_model(str(tmp_path)).head.weight, model.head.weight)
+    content = bytearray(pickled.read_bytes())
+    content[len(content) // 2] ^= 1
+    pickled.write_bytes(content)
+    with pytest.raises(ValueError, match="does not have its checksum"):
+        open_model(str(tmp_path))
+    save_for_hf(model, tmp_path, model_config={"num_classes": 3}, safe_serialization=True)
+    found = open_model(str(tmp_path))
+    assert torch.equal(found.head.weight, model.head.weight) and "state_dict" not in found.pretrained_cfg
     written = config(tmp_path)
     for key, value in (("pretrained_strict", False), ("checkpoint_path", "x"), ("weight_init", "/etc/passwd")):
         (tmp_path / "config.json").write_text(json.dumps(written | {"model_args": {key: value}}))
@@ -303,17 +314,27 @@ def test_weights_that_are_no_numbers(value: float, tmp_path: Path, monkeypatch: 
 # A kill at any moment
 
 
-def test_after_a_kill_a_folder_is_the_old_model_or_the_new_one(tmp_path: Path) -> None:
-    """Every change of the disk that saving makes is counted, and the process dies before each in turn."""
-    from s3zoo.files import settle
+def publish(folder: Path, model: Any) -> None:
+    make_repository(folder.parents[1] / str(model.number), folder)
 
-    old, new = build("glit"), build("glit", seed=1)
-    changes = ("replace", "rename", "link", "unlink", "rmdir", "mkdir", "chmod")
-    expected = [{n: t.clone() for n, t in m.state_dict().items()} for m in (old, new)]
-    seen = set()
+
+WRITERS = {"save": artefact.save_model, "publish": publish, "export": to_timm}
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("way", WRITERS)
+def test_after_a_kill_a_folder_is_the_old_model_or_the_new_one(way: str, tmp_path: Path) -> None:
+    """Every change of the disk that writing makes is counted, and the process dies before each in turn."""
+    arch = Arch("s3", (Stage(16, (S3Block(4, 2, 8, 2.0),)), Stage(32, (S3Block(4, 4, 8, 2.0),))))
+    models = [timm.create_model("s3", arch=arch, img_size=32, num_classes=7).eval() for _ in range(2)]
+    for number, model in enumerate(models):
+        model.number = number
+        artefact.save_model(tmp_path / str(number), model)
+    WRITERS[way](tmp_path / "first" / "model", models[0])
+    (tmp_path / "first" / "model" / "notes.txt").write_text("mine")
+    found = []
     for moment in itertools.count():
-        place = tmp_path / str(moment) / "model"
-        artefact.save_model(place, old)
+        place = shutil.copytree(tmp_path / "first", tmp_path / f"kill {moment}") / "model"
         child = os.fork()
         if not child:
             left = moment
@@ -328,20 +349,19 @@ def test_after_a_kill_a_folder_is_the_old_model_or_the_new_one(tmp_path: Path) -
 
                 return call
 
-            for name in changes:
+            for name in ("replace", "rename", "link", "unlink", "rmdir", "mkdir", "chmod"):
                 setattr(os, name, dies(getattr(os, name)))
-            artefact.save_model(place, new)
+            WRITERS[way](place, models[1])
             os._exit(0)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        settle(place)
-        artefact.load_model_config(place, verify=True)
-        found = open_model(str(place)).state_dict()
-        (which,) = [i for i, weights in enumerate(expected) if all(torch.equal(found[n], weights[n]) for n in found)]
-        seen.add(which)
+        artefact.load_model_config(place, verify=True, plain=True)  # which finishes what was begun
+        found.append({path.name: path.read_bytes() for path in place.iterdir() if path.is_file()})
         if code == 0:
             break
         assert code == 7
-    assert moment > 5 and seen == {0, 1}
+    old, new = found[0], found[-1]
+    assert old["config.json"] != new["config.json"] and old["notes.txt"] == new["notes.txt"] == b"mine"
+    assert moment > 10 and all(files in (old, new) for files in found) and len([f for f in found if f == new]) > 1
 
 
 def test_modes_follow_the_umask_and_the_source_is_not_written_over(tmp_path: Path) -> None:

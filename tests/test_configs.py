@@ -303,8 +303,6 @@ def test_recipes_of_the_papers(name: str) -> None:
     # DeiT's augmentation
     assert (run.data.mixup, run.data.cutmix, run.data.reprob) == (0.8, 1.0, 0.25)
     assert run.data.auto_augment == "rand-m9-mstd0.5-inc1"
-    # DeiT repeats an image three times, and so does GLiT, which takes its settings; AutoFormer's Table 3 says no
-    assert run.data.repeated_aug == (3 if run.space.family == "glit" else 1)
     search = run.arch_search
     assert (search.population, search.generations, search.parents) == (50, 20, 10)
     assert (search.crossover, search.mutation) == (25, 25)
@@ -777,9 +775,10 @@ def test_a_broken_config_is_named(content: str, complaint: str, tmp_path: Path) 
 
 
 def test_a_missing_config_is_named() -> None:
-    with pytest.raises(ValueError, match=r"No config is called 'digit'; .* did you mean 'digits'"):
+    with pytest.raises(ValueError, match=r"No config is called 'digit'; did you mean 'digits'") as caught:
         load_config("digit", SearchRun, "search")
-    with pytest.raises(ValueError, match=r"No config is called 'qqqq'; there are autoformer_tiny, .*\.py\.$"):
+    assert len(str(caught.value)) < 200  # of dozens of names, the nearest
+    with pytest.raises(ValueError, match=r"No config is called 'qqqq'; give a path ending in \.py or a name"):
         load_config("qqqq", SearchRun, "search")
     with pytest.raises(ValueError, match="No config file at 'nowhere/digits.py'"):
         load_config("nowhere/digits.py", SearchRun, "search")

@@ -748,8 +748,10 @@ def test_cut_tar_files_are_refused_and_odd_ones_said(photos: Path, tmp_path: Pat
     if cut in ("before a header", "at the end"):  # it cannot be known whether something is missing
         said: list[str] = []
         data = ImageData(config, seed=0, say=said.append)
-        assert data.train_size == (21 if cut == "before a header" else 30)
-        assert len(said) == 1 and "images may be missing" in said[0]
+        left = 21 if cut == "before a header" else 30
+        assert data.train_size == left and len(said) == 1
+        assert f"lacks the end that tar files have, so it may be cut: {left} images are in it" in said[0]
+        assert [f"data: {text}" for text in data.lost()["data_warnings"]] == said
     else:
         assert "is cut or damaged in its middle; copy it again" in complaint(config)
 

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from s3zoo import files
 from s3zoo.files import Records, locked, read_json, replacing, replacing_files, settle, write_json, write_text
@@ -134,6 +135,70 @@ def test_a_folder_is_the_old_or_the_new_one_wherever_a_kill_falls(tmp_path, monk
     assert seen[-1] and not seen[0]
 
 
+def test_what_was_removed_does_not_come_back(tmp_path, monkeypatch):
+    """After a kill the old model may still lie beside the new one; whoever removes the new one wants neither."""
+    folder = tmp_path / "model"
+    write_model(folder, card=True, version="1")
+    rmtree = files.shutil.rmtree
+
+    def killed(path, **options):
+        if Path(path).name == ".model.old":
+            raise Killed
+        rmtree(path, **options)
+
+    monkeypatch.setattr(files.shutil, "rmtree", killed)
+    with pytest.raises(Killed):
+        write_model(folder, card=True, version="2")
+    monkeypatch.undo()
+    assert set(content(folder).values()) == {"2"} and (tmp_path / ".model.old").exists()
+    rmtree(folder)
+    settle(folder)
+    assert not folder.exists()
+
+
+def test_a_reader_may_finish_what_a_writer_does(tmp_path, monkeypatch):
+    folder, real = tmp_path / "model", files.settle
+    write_model(folder, card=True, version="1")
+    monkeypatch.setattr(files, "settle", lambda path: (real(path), real(path)))  # the reader's comes first
+    write_model(folder, card=True, version="2")
+    assert set(content(tmp_path).values()) == {"2"}
+
+
+@pytest.mark.parametrize("kind", ["file", "new folder", "folder over another", "checkpoint"])
+def test_a_power_failure_leaves_no_empty_file(tmp_path, monkeypatch, kind):
+    """Whatever gets its name has reached the disk before, and the name does afterwards."""
+    from s3zoo.training import checkpoint
+
+    if kind == "folder over another":
+        write_model(tmp_path / "model", card=True, version="1")
+    synced, moved, fsync, replace = set(), [], os.fsync, os.replace
+
+    def sync(file):
+        fsync(file)
+        status = os.fstat(file)
+        synced.add((status.st_ino, status.st_mtime_ns))
+
+    def move(source, target):
+        source = Path(source)
+        for path in [source, *source.rglob("*")]:
+            assert (path.stat().st_ino, path.stat().st_mtime_ns) in synced, f"{path.name} is not on the disk"
+        moved.append(Path(target).parent)
+        replace(source, target)
+
+    monkeypatch.setattr(files.os, "fsync", sync)
+    monkeypatch.setattr(files.os, "replace", move)
+    if kind == "file":
+        write_text(tmp_path / "x", "1")
+    elif kind == "checkpoint":
+        checkpoint.save(tmp_path, 1, {"a": torch.ones(2)}, {})
+    else:
+        write_model(tmp_path / "model", card=True, version="2")
+    for folder in moved:
+        if folder.exists():  # else it was the place where the files were made
+            assert folder.stat().st_ino in {inode for inode, _ in synced}
+    assert moved
+
+
 def test_a_folder_that_could_not_be_written_is_not_made(tmp_path):
     with pytest.raises(RuntimeError), replacing_files(tmp_path / "new", ["config"]):
         raise RuntimeError
@@ -142,14 +207,14 @@ def test_a_folder_that_could_not_be_written_is_not_made(tmp_path):
 
 def test_a_folder_that_cannot_be_renamed_is_refused_and_stays(tmp_path, monkeypatch):
     write_model(tmp_path / "model", card=True, version="1")
-    rename = os.rename
+    replace = os.replace
 
     def busy(source, target):
         if Path(source).name == "model":
             raise OSError(errno.EBUSY, "Device or resource busy")
-        rename(source, target)
+        replace(source, target)
 
-    monkeypatch.setattr(files.os, "rename", busy)
+    monkeypatch.setattr(files.os, "replace", busy)
     with pytest.raises(ValueError, match="model holds files .*Device or resource busy.*new folder"):
         write_model(tmp_path / "model", card=True, version="2")
     assert content(tmp_path) == {f"model/{name}": "1" for name in ("card", "config", "weights")}
@@ -186,7 +251,8 @@ def test_a_lock_that_another_process_holds_is_refused_or_waited_for(tmp_path):
 @pytest.mark.parametrize(
     "text, words",
     [
-        ("", "Expecting value"), ("{", "Expecting property name"), ('{"a": 1, "a": 2}', "'a' stands twice"),
+        ("", "it is empty"), ("x", "Expecting value"), ("{", "Expecting property name"),
+        ('{"a": 1, "a": 2}', "'a' stands twice"),
         ('{"a": NaN}', "NaN is no number"), ('{"a": -Infinity}', "-Infinity"), ("[" * 100_000, "nested too deeply"),
         ("[]", "holds a list, not an object"), ("{}", "lacks 'a'"), (b"\xff", "utf-8"),
         ('{"a": "1"}', "'a' is a text, not a whole number"), ('{"a": null}', "'a' is a null"),

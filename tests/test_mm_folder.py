@@ -1,6 +1,8 @@
 """Folders of detectors and segmenters: written, read back, and never a way to run something."""
 
 import copy
+import functools
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -13,11 +15,13 @@ import torch
 pytest.importorskip("mmengine")
 
 from mmengine.config import Config  # noqa: E402
+from mmengine.registry import MODELS, TASK_UTILS, TRANSFORMS  # noqa: E402
 from PIL import Image  # noqa: E402
 
 import s3zoo.transfer.mm  # noqa: E402, F401
 from s3zoo import cli  # noqa: E402
-from s3zoo.transfer.mm.folder import export_detector, load_detector  # noqa: E402
+from s3zoo.transfer.mm.config import register  # noqa: E402
+from s3zoo.transfer.mm.folder import PARTS, STEPS, export_detector, load_detector  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -60,8 +64,10 @@ CFG: dict[str, Any] = dict(
 META = dict(classes=("disc", "square"), palette=[(0, 0, 0), np.array([1, 2, 3])])
 
 
+@functools.cache
 def weights() -> dict[str, torch.Tensor]:
-    return {"a": torch.ones(3), "b": torch.zeros(2, 2)}
+    register(Config(CFG))
+    return MODELS.build(Config(CFG).model).state_dict()
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:
@@ -78,6 +84,14 @@ def changed(path: str, value: Any) -> dict[str, Any]:
     return cfg
 
 
+def write_config(folder: Path, cfg: dict[str, Any]) -> None:
+    """Another config, and its sha256, as whoever means harm would write it too."""
+    (folder / "config.py").write_text("".join(f"{key} = {value!r}\n" for key, value in cfg.items()))
+    content = json.loads((folder / "config.json").read_text())
+    content["s3zoo"]["sha256"]["config.py"] = hashlib.sha256((folder / "config.py").read_bytes()).hexdigest()
+    (folder / "config.json").write_text(json.dumps(content))
+
+
 def test_export_and_back(tmp_path: Path) -> None:
     folder = export_detector(Config(CFG), weights(), tmp_path / "out", META, dict(source="a test"))
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", "config.py", "model.safetensors"]
@@ -92,7 +106,8 @@ def test_export_and_back(tmp_path: Path) -> None:
     assert back.dataset_meta == dict(classes=("disc", "square"), palette=[(0, 0, 0), (1, 2, 3)])
     content = json.loads((folder / "config.json").read_text())
     assert content["config"]["model"]["data_preprocessor"]["size"] == [32, 32]
-    assert content["s3zoo"]["provenance"] == {"source": "a test"} and content["s3zoo"]["params"] == 7
+    assert content["s3zoo"]["provenance"] == {"source": "a test"}
+    assert content["s3zoo"]["params"] == sum(value.numel() for value in weights().values())
     export_detector(Config(changed("model/test_cfg/mode", "slide")), weights(), folder)  # replaces
     assert load_detector(folder).cfg.model.test_cfg.mode == "slide"
 
@@ -166,12 +181,51 @@ def test_a_folder_runs_nothing(case: str, tmp_path: Path, capsys: pytest.Capture
     path, value = HOSTILE[case]
     text = repr(changed(path, value)).replace(MARK, str(mark))
     folder = export_detector(Config(CFG), weights(), tmp_path / "model", META)
-    (folder / "config.py").write_text("".join(f"{key} = {item!r}\n" for key, item in eval(text).items()))
+    write_config(folder, eval(text))
     for words in (["predict_mm", folder, image, "--out", tmp_path / "out"], ["test_mm", folder, "--data", tmp_path]):
         assert cli.main([str(word) for word in words]) == 2
         said = capsys.readouterr().err.strip()
-        assert said.count("\n") == 0 and "is refused: " in said and "registered parts only" in said, said
+        assert said.count("\n") == 0 and "is refused: " in said and "known parts only" in said, said
     assert not mark.exists()
+
+
+@pytest.mark.parametrize("scope", ["mmdet", "mmseg"])
+def test_no_other_part_of_the_packages_is_built(scope: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    register(Config(dict(default_scope=scope)))
+    known = {name for kind in (MODELS, TASK_UTILS) for r in (kind, *kind.children.values()) for name in r.module_dict}
+    steps = {name for r in (TRANSFORMS, *TRANSFORMS.children.values()) for name in r.module_dict}
+    assert len(known - PARTS) > 300 and len(steps - STEPS) > 30
+    names = [*(known - PARTS), *(f"{scope}.{name}" for name in PARTS)]
+    places = [("model/neck", name) for name in names] + [("tta_pipeline", name) for name in steps - STEPS]
+    folder = export_detector(Config(CFG), weights(), tmp_path / "model", META)
+    monkeypatch.setattr(MODELS, "build", lambda *_: pytest.fail("it was built"))
+    for path, name in places:
+        write_config(folder, changed(path, dict(type=name)) | dict(default_scope=scope))
+        with pytest.raises(ValueError, match="is none of the parts that a folder may name"):
+            load_detector(folder)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("model/decode_head/channels", "x"), ("model/decode_head/channels", 10**7), ("model/decode_head/in_index", 9),
+        ("model/decode_head/norm_cfg", {}), ("model/decode_head/loss_decode", 3), ("model/backbone/out_indices", (9,)),
+        ("model/neck", dict(type="FPN")), ("model/decode_head/align_corners", 7),
+        ("model/decode_head/num_convs", 0), ("model/test_cfg", dict(mode="slide", stride=(0, 0), crop_size=(4, 4))),
+        ("test_dataloader/dataset/pipeline/0", dict(type="Resize", scale="x")), ("model/test_cfg/mode", "x"),
+        ("test_dataloader/dataset/pipeline/1", dict(type="Resize", scale=(4, 4), interpolation="x")),
+    ],
+)  # fmt: skip
+def test_parts_that_do_not_fit_are_one_sentence(
+    path: str, value: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And no memory is taken for what is not in the folder."""
+    Image.new("RGB", (32, 32)).save(tmp_path / "image.png")
+    folder = export_detector(Config(CFG), weights(), tmp_path / "model", META)
+    write_config(folder, changed(path, value))
+    assert cli.main([str(w) for w in ("predict_mm", folder, tmp_path / "image.png", "--out", tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("s3zoo: ") and said.count("\n") == 1, said
 
 
 DROPPED = {
@@ -203,7 +257,7 @@ DROPPED = {
 @pytest.mark.parametrize("case", DROPPED)
 def test_everything_but_model_and_pipeline_is_left_out(case: str, tmp_path: Path) -> None:
     folder = export_detector(Config(CFG), weights(), tmp_path, META)
-    (folder / "config.py").write_text("".join(f"{k} = {v!r}\n" for k, v in changed(*DROPPED[case]).items()))
+    write_config(folder, changed(*DROPPED[case]))
     expected = changed("model/test_cfg/mode", "whole")
     export_detector(Config(expected), weights(), tmp_path / "plain", META)
     assert load_detector(folder).cfg.to_dict() == load_detector(tmp_path / "plain").cfg.to_dict()
@@ -217,8 +271,9 @@ def test_everything_but_model_and_pipeline_is_left_out(case: str, tmp_path: Path
         ("model.safetensors", b"\x02\0\0\0\0\0\0\0{}", "is not the file that config.json describes"),
         ("config.json", b"{}", "was not written by s3zoo"),
         ("config.json", b"[1]", "is not valid"),
+        ("config.py", b"default_scope = 'mmseg'", "is not the file that config.json describes"),
         ("config.json", b'{"s3zoo": {"sha256": ""}}', "does not say its schema_version"),
-        ("config.json", b'{"s3zoo": {"schema_version": 9, "sha256": ""}}', "schema_version is 9, but must be 1"),
+        ("config.json", b'{"s3zoo": {"schema_version": 9, "sha256": ""}}', "schema_version is 9, but must be"),
         ("config.py", b"import os", "is no config of literals .line 1 is no assignment.; export it again"),
         ("config.py", b"a = open('x')", "is no config of literals"),
         ("config.py", b"a = [i for i in b]", "is no config of literals"),
@@ -234,6 +289,10 @@ def test_a_changed_folder_is_refused(name: str, content: bytes | None, sentence:
     (folder / name).unlink()
     if content is not None:
         (folder / name).write_bytes(content)
+    if name == "config.py" and content is not None and "is not the file" not in sentence:
+        described = json.loads((folder / "config.json").read_text())
+        described["s3zoo"]["sha256"]["config.py"] = hashlib.sha256(content).hexdigest()
+        (folder / "config.json").write_text(json.dumps(described))
     with pytest.raises(ValueError, match=sentence) as caught:
         load_detector(folder)
     assert "\n" not in str(caught.value)

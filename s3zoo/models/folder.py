@@ -46,7 +46,6 @@ _ZOO_ARGS: Fields = {
     "tower": str,
     "pretrained_tower": (bool, str),
     "tower_sha256": str,
-    "as_printed": bool,
     "ladder": str,
     "gate": bool,
 }
@@ -120,6 +119,16 @@ class Kind:
         if verify:
             check_sums(folder, self.files, config["s3zoo"]["sha256"])
         return config
+
+
+def first_checksum(*others: str) -> Migration:
+    """From a version that recorded the checksum of the weights alone, and none of the `others`."""
+
+    def migrate(config: dict[str, Any]) -> dict[str, Any]:
+        ours = config["s3zoo"]
+        return {**config, "s3zoo": {**ours, "sha256": {WEIGHTS: ours["sha256"], **dict.fromkeys(others)}}}
+
+    return migrate
 
 
 def new_folder(folder: str | Path) -> Path:
@@ -224,6 +233,8 @@ def check_network(config: dict[str, Any], name: str) -> dict[str, Any]:
         section(config, where)
     cfg = config.get("pretrained_cfg", config)
     _check_pretrained_cfg(cfg, where, strict="pretrained_cfg" in config)
+    above = {key: config[key] for key in ("label_names", "label_descriptions") if key in config}
+    _check_pretrained_cfg(above, where, strict=True)  # which timm prefers
     classes = (config.get("num_classes"), cfg.get("num_classes"))
     if any(n is not None and not 0 <= n <= LARGEST for n in classes):
         raise ValueError(f"{where}num_classes must be from 0 to {LARGEST}.")
@@ -232,12 +243,16 @@ def check_network(config: dict[str, Any], name: str) -> dict[str, Any]:
     return config
 
 
+def is_ours(architecture: str) -> bool:
+    """Whether a network is s3zoo's, or a package's for it, and not timm's own."""
+    return not timm.models.model_entrypoint(architecture.partition(".")[0]).__module__.startswith("timm.")
+
+
 def check_args(architecture: str, args: Any, where: str = "") -> None:
     """Refuse arguments of a network that are none of its constructor, or of another type than they have there."""
     if not isinstance(args, dict):
         raise ValueError(f"{where}model_args must be an object with arguments of the network.")
-    name = architecture.partition(".")[0]
-    zoo = not timm.models.model_entrypoint(name).__module__.startswith("timm.")  # s3zoo's, or a package's for it
+    name, zoo = architecture.partition(".")[0], is_ours(architecture)
     known: Any = _ZOO_ARGS if zoo else _constructor(name)
     unknown = sorted(set(args) - set(known))
     if unknown:
@@ -261,10 +276,10 @@ def _check_zoo_args(args: dict[str, Any], where: str) -> None:
     tower, weights = args.get("tower", ""), args.get("pretrained_tower")
     if tower and not timm.is_model(tower.partition(".")[0]):
         raise ValueError(f"{where}model_args has the tower {tower[:60]!r}, which is no model of timm.")
-    if isinstance(weights, str) and not (weights.endswith(".safetensors") and args.get("tower_sha256")):
+    if weights and not (args.get("tower_sha256") and (weights is True or weights.endswith(".safetensors"))):
         raise ValueError(
-            f"{where}model_args has pretrained_tower {weights[:60]!r}; a folder may name a safetensors file of which it"
-            " records the tower_sha256, or say true for the published weights."
+            f"{where}model_args has pretrained_tower {str(weights)[:60]!r}; a folder must record the tower_sha256, and"
+            " name a safetensors file or say true for the published weights."
         )
 
 
@@ -292,7 +307,7 @@ def _check_pretrained_cfg(cfg: Any, where: str, strict: bool) -> None:
         raise ValueError(f"{where} must be an object with timm's fields.")
     for key in (f.name for f in fields(PretrainedCfg)):
         if cfg.get(key) is not None:
-            if key in _ELSEWHERE and strict:
+            if key in _ELSEWHERE and cfg[key]:
                 raise ValueError(f"{where} has {key!r}, another source of weights than the folder; remove it.")
             check[key] = _CFG_FIELDS.get(key, str)
     unknown = sorted(set(cfg) - {f.name for f in fields(PretrainedCfg)}) if strict else []
@@ -314,12 +329,15 @@ def _check_pretrained_cfg(cfg: Any, where: str, strict: bool) -> None:
     for key in check.keys() & _CFG_WORDS.keys():
         if cfg[key] not in _CFG_WORDS[key]:
             raise ValueError(f"{where} has {key} {cfg[key][:60]!r}, but it must be {' or '.join(_CFG_WORDS[key])}.")
-    for key in check.keys() & {"label_names", "first_conv", "classifier"}:
-        if isinstance(cfg[key], list) and not all(isinstance(word, str) for word in cfg[key]):
+    for key in check.keys() & {"label_names", "first_conv", "classifier", "label_descriptions"}:
+        words = cfg[key].values() if isinstance(cfg[key], dict) else cfg[key]
+        if not is_text(*words):
             raise ValueError(f"{where} has {key} with something else than text in it.")
-    described = cfg.get("label_descriptions") or {}
-    if not all(isinstance(value, str) for value in described.values()):
-        raise ValueError(f"{where} has label_descriptions with something else than text in it.")
+
+
+def is_text(*words: Any) -> bool:
+    """Whether these are words that can be shown: none with characters that steer a terminal."""
+    return all(isinstance(word, str) and not re.search(r"[\x00-\x1f\x7f-\x9f]", word) for word in words)
 
 
 def _whole(value: Any) -> bool:

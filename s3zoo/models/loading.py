@@ -21,8 +21,9 @@ from timm.models._builder import resolve_pretrained_cfg
 from timm.models._hub import download_from_hf
 from torch import Tensor, nn
 
+from s3zoo import cost
 from s3zoo.arch import Arch
-from s3zoo.models._base import Hierarchical, Plain, ZooModel
+from s3zoo.models._base import Plain, ZooModel
 from s3zoo.models.folder import (
     CONFIG,
     WEIGHTS,
@@ -45,6 +46,7 @@ IMAGENET = {
     "std": IMAGENET_DEFAULT_STD,
     "first_conv": "patch_embed.proj",
 }
+LARGEST_NEW = 1 << 26  # parameters that a network may have beyond those of its weights: new classes, channels, sizes
 FOLDER = "timm.create_model('local-dir:<folder>', pretrained=True)"
 NOTHING_PUBLISHED = f"No weights of {{}} are published; use pretrained=False, or load a trained folder with {FOLDER}."
 
@@ -88,6 +90,12 @@ def fit_weights(
 
 def load_weights(model: nn.Module, state_dict: Mapping[str, Tensor], source: str = "The checkpoint") -> None:
     """Load all weights of a model, or say in one sentence what does not fit."""
+    check_fit(model, state_dict, source)
+    model.load_state_dict(dict(state_dict))
+
+
+def check_fit(model: nn.Module, state_dict: Mapping[str, Tensor], source: str) -> None:
+    """Say in one sentence what of the weights does not fit a model, which may be on the meta device."""
     ours = {name: value.shape for name, value in model.state_dict().items()}
     wrong = [f"{name!r} is missing" for name in ours if name not in state_dict]
     wrong += [f"{name!r} is not part of the model" for name in state_dict if name not in ours]
@@ -101,7 +109,6 @@ def load_weights(model: nn.Module, state_dict: Mapping[str, Tensor], source: str
         raise ValueError(
             f"{source} does not fit the model: {wrong[0]}{more}; give the config and the classes it was trained with."
         )
-    model.load_state_dict(dict(state_dict))
 
 
 def grid_side(pos_embed: Tensor) -> int:
@@ -118,14 +125,13 @@ def grid_side(pos_embed: Tensor) -> int:
 
 def fit_pos_embed(pos_embed: Tensor, model: Plain) -> Tensor:
     """The embedding on the grid of the model; it was made for that of the config, else the model's, else a square."""
-    grid, prefix = model.patch_embed.grid_size, model.num_prefix_tokens
-    tokens = pos_embed.shape[1] - prefix
+    grid, tokens = model.patch_embed.grid_size, pos_embed.shape[1] - 1
     size = (getattr(model, "pretrained_cfg", None) or {}).get("input_size")
     named = [(size[-2] // model.patch_size, size[-1] // model.patch_size)] if size else []
     side = math.isqrt(max(tokens, 0))
     for old in (*named, grid, (side, side)):
         if old[0] * old[1] == tokens > 0:
-            return resample_abs_pos_embed(pos_embed, list(grid), list(old), num_prefix_tokens=prefix)
+            return resample_abs_pos_embed(pos_embed, new_size=list(grid), old_size=list(old))
     raise ValueError(
         f"The checkpoint's position embedding has {tokens} patches, which is no square grid; name its input_size in "
         "pretrained_cfg_overlay."
@@ -188,11 +194,21 @@ def _check(path: Path, where: str) -> None:
     ours = config.get("s3zoo")
     recorded = ours.get("sha256") if isinstance(ours, dict) else None  # None: not by us
     if recorded is not None:
-        check_sums(path.parent, [path.name], {path.name: recorded})
+        check_sums(path.parent, [path.name], recorded if isinstance(recorded, dict) else {path.name: recorded})
     check_safetensors(path)
     if recorded is None and where not in _told:
         _told.add(where)
         _logger.warning("The weights of %s are unverified: nobody recorded their sha256 for s3zoo.", where)
+
+
+def _check_size(arch: Arch, weights: Mapping[str, Tensor], where: str) -> None:
+    """Refuse a network that is much larger than its weights, before memory is taken for it."""
+    asked, there = cost.params(arch), sum(value.numel() for value in weights.values())
+    if asked > 4 * there + LARGEST_NEW:
+        raise ValueError(
+            f"{where!r} holds {there:,} weights, but the network that they are for has about {asked:,}; get the"
+            " architecture and the weights again."
+        )
 
 
 def build(
@@ -212,7 +228,7 @@ def build(
     elif cfg.source == "hf-hub":
         read_network(Path(download_from_hf(str(cfg.hf_hub_id), CONFIG, cache_dir=cache_dir)).parent)
     kwargs["arch"] = arch = Arch.parse(kwargs["arch"])
-    out_indices = tuple(range(len(arch.stages))) if issubclass(model, Hierarchical) else 3
+    out_indices = 3 if issubclass(model, Plain) else tuple(range(len(arch.stages)))
     feature_cfg = dict(out_indices=out_indices, flatten_sequential=True, feature_cls="getter")
     feature_cfg |= kwargs.pop("feature_cfg", None) or {}
     given: Any = cfg
@@ -220,7 +236,9 @@ def build(
     if path is not None:
         given = dataclasses.replace(cfg, source=None, file=str(path), state_dict=None)
     if pretrained and given.file and not given.state_dict:  # read here: timm would prefer averaged weights
-        given = dataclasses.replace(given, source=None, file=None, state_dict=read_checkpoint(given.file))
+        weights = read_checkpoint(given.file)
+        _check_size(arch, weights, given.file)
+        given = dataclasses.replace(given, source=None, file=None, state_dict=weights)
     kwargs |= {"pretrained_filter_fn": filter_fn, "feature_cfg": feature_cfg, "pretrained_cfg": given}
     built: Any = build_model_with_cfg(model, variant, pretrained, **kwargs)
     if given is not cfg:  # what the model tells about itself is where the weights are, not how they came here

@@ -93,14 +93,13 @@ def read_file(file: Any, map_location: Any = "cpu") -> Any:
 def _check_zip(path: Path, name: str) -> None:
     try:
         with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()
+            packed = [entry.filename for entry in archive.infolist() if entry.compress_type != zipfile.ZIP_STORED]
+            damaged = None if packed else archive.testzip()
     except (zipfile.BadZipFile, OSError, NotImplementedError, RuntimeError, EOFError, zlib.error):
-        damaged = "its table of contents"
-    if damaged is not None:
-        raise ValueError(
-            f"{name} is truncated or not a checkpoint: {damaged} does not have its checksum; download it again or give"
-            " another file."
-        )
+        packed, damaged = [], "its table of contents"
+    if packed or damaged:
+        reason = f"{damaged} does not have its checksum" if damaged else f"{packed[0]} is compressed, as torch does not"
+        raise ValueError(f"{name} is truncated or not a checkpoint: {reason}; download it again or give another file.")
 
 
 def _unpickled(file: Any, name: str, map_location: Any, is_pickle: bool = False) -> Any:

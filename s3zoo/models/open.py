@@ -24,10 +24,20 @@ from torch import Tensor, nn
 
 import s3zoo  # noqa: F401  (its models are timm's from here on)
 from s3zoo.files import settle
-from s3zoo.models.folder import CONFIG, WEIGHTS, check_finite, check_safetensors, check_sums, read_network
+from s3zoo.models.folder import (
+    CONFIG,
+    WEIGHTS,
+    check_finite,
+    check_network,
+    check_sums,
+    is_ours,
+    read_json_object,
+    read_network,
+)
 from s3zoo.models.loading import find_weights
 from s3zoo.models.official import read_checkpoint
 
+TIMM_WEIGHTS = "pytorch_model.bin"  # as timm.models.save_for_hf calls them unless told otherwise
 OPTIONAL = ("img_size", "drop_path_rate")  # not every network of timm takes them
 
 
@@ -84,14 +94,9 @@ def open_model(spec: str, *, pretrained: bool = True, **options: Any) -> Any:
     """A model of timm, of this zoo or of a folder. An option that only some networks have is left out where it must."""
     name = source(spec)
     config = described(name)
-    folder = Path(name.removeprefix("local-dir:"))
-    if pretrained and name.startswith("local-dir:"):
-        if "sha256" in config.get("s3zoo", {}):
-            if not (folder / WEIGHTS).is_file():
-                raise ValueError(f"{str(folder)!r} holds no {WEIGHTS}, and no other file is loaded; give its folder.")
-            check_sums(folder, [WEIGHTS], config["s3zoo"]["sha256"])
-        if (folder / WEIGHTS).is_file():
-            check_safetensors(folder / WEIGHTS)
+    if pretrained and config and "pretrained_cfg_overlay" not in options and not is_ours(config["architecture"]):
+        state = _in_one_sentence(spec, lambda: _checked_weights(name, config))
+        options["pretrained_cfg_overlay"] = {"source": "", "state_dict": state, "custom_load": False}
     while True:
         try:
             model = _in_one_sentence(spec, lambda: timm.create_model(name, pretrained=pretrained, **options))
@@ -103,16 +108,33 @@ def open_model(spec: str, *, pretrained: bool = True, **options: Any) -> Any:
             if match[1] not in OPTIONAL:
                 raise ValueError(f"{spec} takes no argument {match[1]!r}; remove it from model_args.") from None
             del options[match[1]]
+    model.pretrained_cfg.pop("state_dict", None)
     if pretrained:
         check_finite(model.state_dict(), spec)
     return model
+
+
+def _checked_weights(name: str, config: dict[str, Any]) -> dict[str, Tensor]:
+    """The weights of a network of timm's own: timm would look at no checksum, neither a recorded one nor a pickle's."""
+    kind, place = parse_model_name(name)
+    path = Path(download_from_hf(place, WEIGHTS)) if kind == "hf-hub" else Path(place) / WEIGHTS
+    if "sha256" in config.get("s3zoo", {}) and path.is_file():
+        check_sums(path.parent, [WEIGHTS], config["s3zoo"]["sha256"])
+    elif not path.is_file() and path.with_name(TIMM_WEIGHTS).is_file() and "s3zoo" not in config:
+        path = path.with_name(TIMM_WEIGHTS)
+    if not path.is_file():
+        raise ValueError(f"{place!r} holds no {WEIGHTS}, and no other file is loaded; give its folder.")
+    return read_checkpoint(path)
 
 
 def _in_one_sentence(spec: str, action: Callable[[], Any]) -> Any:
     """What timm, torch and the Hub's client raise in many kinds."""
     try:
         return action()
-    except (RuntimeError, OSError, HfHubHTTPError, HFValidationError, AssertionError) as error:
+    except (
+        RuntimeError, OSError, HfHubHTTPError, HFValidationError, AssertionError,
+        AttributeError, LookupError, ArithmeticError,  # arguments of a folder that do not fit each other
+    ) as error:  # fmt: skip
         said = " ".join(str(error).split()) or type(error).__name__
         if _offline(error):
             said = "the Hugging Face Hub cannot be reached and the weights are not in the cache"
@@ -169,11 +191,10 @@ def read_weights(spec: str) -> tuple[dict[str, Tensor], tuple[int, ...] | None]:
                 " the name."
             )
         path = _in_one_sentence(spec, lambda: _fetch(repository))
-    try:
-        config = read_network(path.parent) if (path.parent / CONFIG).is_file() else {}
-    except ValueError:  # of something else than a network: a detector, say
-        config = {}
-    size = (config.get("pretrained_cfg") or {}).get("input_size")
+    beside = path.parent / CONFIG
+    config = read_json_object(beside) if beside.is_file() else {}
+    network = check_network(config, str(beside)) if "architecture" in config else {}  # else a detector's, say
+    size = (network.get("pretrained_cfg") or {}).get("input_size")
     return read_checkpoint(path), tuple(size) if size else None
 
 

@@ -267,8 +267,7 @@ def conclude(context: Context, found: list[Found], visited: list[dict[str, Any]]
     if run.final.use_held_out:
         result["use_held_out"] = True  # so there are no accuracies on these images
     context.ranks.wait()  # all have listed what they could not read
-    if unreadable := context.data.unreadable_counts():
-        result["unreadable"] = unreadable
+    result |= context.data.lost()
     if context.ranks.first:
         write_json(context.folder / "result.json", result | {"run": context.name})
     context.ranks.wait()

@@ -5,7 +5,6 @@ A checkpoint is a folder `step-00000123` with `tensors.safetensors` and `state.j
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from s3zoo.files import disk_full_as_user_error, read_json, sha256, write_json
+from s3zoo.files import disk_full_as_user_error, move, read_json, sha256, write_json
 
 
 def save(folder: Path, step: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> Path:
@@ -37,7 +36,7 @@ def save(folder: Path, step: int, tensors: Mapping[str, Tensor], state: Mapping[
         raise
     if final.exists():
         shutil.rmtree(final)
-    os.replace(temporary, final)
+    move(temporary, final)
     for old in _all(folder)[:-2]:
         shutil.rmtree(old, ignore_errors=True)
     return final

@@ -21,14 +21,14 @@ from s3zoo.training.registry import load_config as load_config  # for configs of
 class Data:
     """Where images come from, how they are split and how they are seen.
 
-    `name` is "digits" (bundled) or whatever `timm.data.create_dataset` reads: "" for a folder or tar
+    `name` is "digits" (scikit-learn's, bundled) or whatever `timm.data.create_dataset` reads: "" for a folder or tar
     file at `root` (with class folders), "torch/cifar10", "hfds/org/name", …
     """
 
     name: str = "digits"
     root: str = ""
     train_split: str = "train"
-    test_split: str = "test"  # opened once, at the very end
+    test_split: str = "test"  # opened at the very end
     download: bool = False  # let torchvision fetch a "torch/…" dataset
     holdout: Count = 10_000  # images carved from the training split for the search; never trained on
     train_limit: Count = 0  # use only so many training images (0: all)

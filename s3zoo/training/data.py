@@ -322,8 +322,8 @@ class ImageData:
             )
         self.search_indices, self.train_indices = divided(self.split, config, seed)
         self.train_size = len(self.train_indices)
-        if self.split.warning:
-            say(f"data: {self.split.warning}")
+        self.warnings: list[str] = []  # for the result
+        self._warn(self.split)
         self._listed = Records(None if folder is None else folder / f"unreadable-{rank}.jsonl")
         self.unreadable = {row["image"]: row["split"] for row in self._listed.rows}  # in the order of discovery
         self._train = TrainImages(self.split, self.train_indices, config, seed)
@@ -357,6 +357,11 @@ class ImageData:
         check_folders(self.config)
         check_apart(self.config, self.split, self.say, everything=everything)
 
+    def _warn(self, split: Split) -> None:
+        if split.warning:
+            self.warnings.append(split.warning)
+            self.say(f"data: {split.warning}")
+
     def _skip(self, split: Split, indices: Sequence[int]) -> None:
         """Note that these images cannot be read."""
         kind = "training" if split is self.split else "test"
@@ -371,6 +376,11 @@ class ImageData:
                 f"At least {len(self.unreadable)} images cannot be read (first: {first}), and data.max_unreadable is"
                 f" {self.config.max_unreadable}; raise it to do without them, or repair them and begin anew."
             )
+
+    def lost(self) -> dict[str, Any]:
+        """What a result says of images that were not there; nothing if all were."""
+        parts = {"unreadable": self.unreadable_counts(), "data_warnings": self.warnings}
+        return {name: part for name, part in parts.items() if part}
 
     def unreadable_counts(self) -> dict[str, int]:
         """Of each split, how many images all ranks could not read; they share the folder."""
@@ -550,8 +560,7 @@ class ImageData:
         if self._test is None:
             test = open_split(self.config, self.config.test_split)
             check_classes(self.classes, test.classes, test.where)
-            if test.warning:
-                self.say(f"data: {test.warning}")
+            self._warn(test)
             self._test = test
         if not first and "test" in self.unreadable.values():  # those of an earlier attempt may be mended
             rows = [row for row in self._listed.rows if row["split"] != "test"]

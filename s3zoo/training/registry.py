@@ -12,7 +12,7 @@ import difflib
 import importlib.util
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
@@ -60,10 +60,14 @@ def entry(name: str, folder: str) -> Entry:
                 return Entry(module.config, inspect.getdoc(module) or "")
             if name in getattr(module, "configs", {}):
                 return module.configs[name]
-    known = names(folder)
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else "."
-    raise ValueError(f"No config is called {name!r}; there are {', '.join(known)}, or give a path ending in .py{hint}")
+    raise unknown(name, names(folder))
+
+
+def unknown(name: str, known: Iterable[str]) -> ValueError:
+    """That there is no config of this name, and the few that are nearest to it."""
+    near = difflib.get_close_matches(name, list(known), n=3)
+    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "give a path ending in .py or a name:"
+    return ValueError(f"No config is called {name!r}; {hint} `s3zoo config` lists them all.")
 
 
 def load_config(source: str, kind: type[T], folder: str) -> T:
@@ -75,7 +79,7 @@ def load_config(source: str, kind: type[T], folder: str) -> T:
         config = getattr(_module(source, path), "config", None)
     else:
         raise ValueError(
-            f"No config file at {source!r}; give a path ending in .py or one of {', '.join(names(folder))}."
+            f"No config file at {source!r}; give a path ending in .py or a name: `s3zoo config` lists them all."
         )
     if not isinstance(config, kind):
         raise ValueError(
@@ -194,8 +198,6 @@ def _named(name: str) -> tuple[str, Any]:
     if len(found) > 1:
         raise ValueError(f"{name!r} is the name of {len(found)} configs; write {' or '.join(found)}.")
     if not found:
-        near = difflib.get_close_matches(name, [*known, *(key.partition("/")[2] for key in known)], n=1)
-        hint = f"did you mean {near[0]!r}?" if near else "`s3zoo config` lists them."
-        raise ValueError(f"No config is called {name!r}; {hint}")
+        raise unknown(name, known if folder else dict.fromkeys(key.partition("/")[2] for key in known))
     config, text = entry(rest, known[found[0]])
     return text, config

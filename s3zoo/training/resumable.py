@@ -38,7 +38,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from s3zoo.files import Records, disk_full_as_user_error
+from s3zoo.files import Records, disk_full_as_user_error, move
 from s3zoo.training.distributed import Ranks
 from s3zoo.training.log import Progress
 from s3zoo.training.loop import Interrupted, Stop
@@ -162,6 +162,6 @@ def fill_arrays(
             meter.update(count)
     if ranks.first:
         for column, part in parts.items():
-            os.replace(part, folder / f"{column}.npy")
+            move(part, folder / f"{column}.npy")
         progress.clear()
     ranks.wait()

@@ -159,8 +159,7 @@ class Training:
         )
         result = {key: getattr(run, key) for key in ("name", "seed", "model", "mode")} | {"params": params, **measured}
         self.ranks.wait()  # all have listed what they could not read
-        if unreadable := self.data.unreadable_counts():
-            result["unreadable"] = unreadable
+        result |= self.data.lost()
         if self.ranks.first:
             record = provenance("train", run, self.folder, self.ranks, metrics=dict(reversed(measured.items())))
             begun = read_json(self.folder / "run.json")

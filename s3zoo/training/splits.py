@@ -70,17 +70,18 @@ def uniform(words: np.ndarray) -> np.ndarray:
 
 
 class Digits:
-    """Handwritten digits of 8 x 8, those of scikit-learn, split once and for all; like a torchvision dataset."""
+    """scikit-learn's 8x8 digits, split once and for all; shaped like a torchvision dataset."""
 
     classes = tuple("0123456789")
 
     def __init__(self, train: bool) -> None:
-        with np.load(Path(__file__).with_name("digits.npz")) as file:  # pixels from 0 to 16
-            images, targets = file["images"], file["targets"].astype(np.int64)
-        order = np.argsort(hashed(DIGITS, np.arange(len(targets))), kind="stable")
+        from sklearn.datasets import load_digits
+
+        bunch = load_digits()
+        order = np.argsort(hashed(DIGITS, np.arange(len(bunch.target))), kind="stable")
         rows = np.sort(order[DIGITS_TEST:] if train else order[:DIGITS_TEST])
-        self.data = np.rint(images[rows] * (255 / 16)).astype(np.uint8)
-        self.targets = targets[rows]
+        self.data = np.rint(bunch.images[rows] * (255 / 16)).astype(np.uint8)
+        self.targets = bunch.target[rows]
 
     def __getitem__(self, index: int) -> tuple[Image.Image, int]:
         return Image.fromarray(self.data[index]), int(self.targets[index])
@@ -298,11 +299,11 @@ def _opened(config: Data, wanted: str) -> Split:
             " (--root FOLDER, or --set data.root=FOLDER)."
         )
     tiny = kind == "" and not config.root.endswith(".tar") and (Path(root).parent / "wnids.txt").is_file()
-    warning = ""
+    ends = True
     if kind == "" and os.path.isdir(root):
         list(_folders(Path(root)))  # what timm would pass over in silence
     elif kind == "":
-        warning = _check_tar(Path(root))
+        ends = _check_tar(Path(root))
     options: dict[str, Any] = {"download": config.download} if kind == "torch" else {}
     if root.endswith(".tar") and not kind:
         options["cache_tarinfo"] = False  # timm would write a pickle beside a large one
@@ -326,12 +327,15 @@ def _opened(config: Data, wanted: str) -> Split:
         hint = "; check data.root, or set data.download=true" if kind == "torch" else ""
         raise ValueError(f"{where} cannot be used as data: {why}{hint}.") from error
     split = Split(dataset, where)
-    split.warning = warning
+    if not ends:
+        split.warning = f"{root} lacks the end that tar files have, so it may be cut: {len(split)} images are in it."
     return split
 
 
-def _check_tar(path: Path) -> str:
-    """Refuse a tar file that was cut or is damaged: reading stops there without a word. A warning, or nothing."""
+def _check_tar(path: Path) -> bool:
+    """Refuse a tar file that was cut within a member or is damaged: reading stops there without a word. Whether it has
+    the end of a tar file, which one that was cut between its members has not.
+    """
     block = b""
     try:
         with tarfile.open(path, "r:") as tar:
@@ -347,7 +351,7 @@ def _check_tar(path: Path) -> str:
         raise ValueError(
             f"{path} cannot be used as data: it is no tar file, or is cut or damaged in its middle; copy it again."
         )
-    return "" if len(block) == 512 else f"{path} lacks the end that tar files have: images may be missing in it."
+    return len(block) == 512
 
 
 # Training and test images are not the same

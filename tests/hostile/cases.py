@@ -137,7 +137,8 @@ FIELDS = [
     ("pretrained_cfg.input_size", [3, 10**6, 10**6]), ("pretrained_cfg.interpolation", "x"),
     ("pretrained_cfg.interpolation", 3), ("pretrained_cfg.crop_pct", 0), ("pretrained_cfg.crop_pct", "x"),
     ("pretrained_cfg.crop_pct", -1), ("pretrained_cfg.label_names", 3), ("pretrained_cfg.label_names", [1, 2, 3]),
-    ("s3zoo.sha256", 3), ("s3zoo.schema_version", DIGITS),
+    ("s3zoo.sha256", 3), ("s3zoo.schema_version", DIGITS), ("label_names", 3), ("label_descriptions", ["x"]),
+    ("pretrained_cfg.label_names", ["\x1b]0;x\x07", "b", "c"]), ("model_args.tower", "../secret"),
 ]  # fmt: skip
 LURES = [  # which may be ignored or refused, but not followed
     ("pretrained_cfg.url", WEB), ("pretrained_cfg.file", SECRET), ("pretrained_cfg.hf_hub_id", "some/where"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -109,9 +110,15 @@ class Detector(Edit):
 
     def __call__(self, folder: Path) -> None:
         Edit(f"{self.path}/config.json", f"config.{self.keys}", self.value)(folder)
-        config = json.loads((folder / self.path / "config.json").read_text())["config"]
-        lines = "".join(f"{name} = {value!r}\n" for name, value in config.items())
-        (folder / self.path / "config.py").write_text(lines)
+        as_python(folder / self.path)
+
+
+def as_python(folder: Path) -> None:
+    """Write the config of a detector's folder as Python text, too, from its JSON."""
+    config = json.loads((folder / "config.json").read_text())["config"]
+    lines = "".join(f"{name} = {value!r}\n" for name, value in config.items())
+    (folder / "config.py").write_text(lines, errors="backslashreplace")
+    signed(folder / "config.py")
 
 
 @dataclass(frozen=True)
@@ -257,4 +264,7 @@ def _value_changed(path: Path, name: str, rng: random.Random) -> str:
     path.write_text("".join(json.dumps(d) + "\n" for d in documents) if lines else dumped(*documents or [None]))
     if path.name != "config.json":
         signed(path)
+    elif path.with_name("config.py").is_file():
+        with contextlib.suppress(ValueError, KeyError, AttributeError, TypeError):  # no config is left
+            as_python(path.parent)
     return said

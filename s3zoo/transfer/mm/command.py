@@ -10,9 +10,11 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from mmengine.config import Config, DictAction
@@ -40,7 +42,7 @@ from s3zoo.transfer.mm.config import (
     set_data,
     without_pretrained,
 )
-from s3zoo.transfer.mm.folder import export_detector, load_detector
+from s3zoo.transfer.mm.folder import export_detector, load_detector, running
 
 MODEL = "model"  # below the work folder: the trained model as safetensors and config
 
@@ -212,7 +214,7 @@ def train(argv: list[str] | None = None) -> int:
             folder = Path(cfg.work_dir) / MODEL
             lasting = portable(cfg, getattr(net.backbone, "written_out", None))
             export_detector(lasting, net.state_dict(), folder, meta, provenance)
-            print(f"The model is in {folder}; try s3zoo predict_mm {folder} IMAGE --out pictures")
+            print(f"The model is in {folder}; {_how_to_open(folder)}")
     except KeyboardInterrupt:
         if first() and (Path(cfg.work_dir) / "last_checkpoint").is_file():
             print("\nThe same command with --resume goes on from the last checkpoint.", file=sys.stderr)
@@ -220,6 +222,15 @@ def train(argv: list[str] | None = None) -> int:
     finally:
         distributed.stop()
     return 0
+
+
+def _how_to_open(folder: Path) -> str:
+    """A folder of parts that are not known is for mmdet and mmseg themselves: a config of the user's may have any."""
+    try:
+        load_detector(folder)
+    except ValueError as refusal:
+        return str(refusal)
+    return f"try s3zoo predict_mm {folder} IMAGE --out pictures"
 
 
 def _plan(cfg: Config) -> str:
@@ -244,8 +255,16 @@ def _prepare(cfg: Config, args: argparse.Namespace, splits: Sequence[str]) -> No
     check_data(cfg, splits)
 
 
-def _opened(words: list[str], options: dict[str, Any]) -> tuple[Config, dict[str, Tensor], str, list[str]]:
-    """Config, weights and their name of CONFIG CHECKPOINT … or of the FOLDER that training wrote, and the words left.
+class _Opened(NamedTuple):
+    cfg: Config
+    weights: dict[str, Tensor]
+    name: str  # of the weights
+    rest: list[str]  # words that follow
+    running: Callable[[], AbstractContextManager[None]]  # around what the model does
+
+
+def _opened(words: list[str], options: dict[str, Any]) -> _Opened:
+    """What CONFIG CHECKPOINT … stands for, or the FOLDER that training wrote.
 
     A config is a program of the user's; a folder may come from anywhere, and only what is harmless in it is used.
     """
@@ -253,11 +272,13 @@ def _opened(words: list[str], options: dict[str, Any]) -> tuple[Config, dict[str
     if folder is None and not Path(words[0]).expanduser().is_dir():
         if len(words) < 2:
             raise ValueError(f"{words[0]!r} is no folder of an exported model; give a config and its checkpoint.")
-        return load_mm_config(words[0], options), checkpoints.read_weights(words[1]), repr(words[1]), words[2:]
+        cfg = load_mm_config(words[0], options)
+        return _Opened(cfg, checkpoints.read_weights(words[1]), repr(words[1]), words[2:], contextlib.nullcontext)
     exported = load_detector(folder or words[0])
     check_keys(exported.cfg, options)
     exported.cfg.merge_from_dict(options)
-    return exported.cfg, exported.state_dict, repr(str(folder)), words[1:]
+    name = repr(str(folder))
+    return _Opened(exported.cfg, exported.state_dict, name, words[1:], partial(running, name))
 
 
 @plain_text()
@@ -278,9 +299,10 @@ def test(argv: list[str] | None = None) -> int:
     parser.add_argument("--work-dir", type=Path, default=Path("runs/test_mm"), help="folder of the log and metrics")
     parser.add_argument("--tta", action="store_true", help="test at several scales and flipped (the config's tta_*)")
     args = parser.parse_args(argv)
-    cfg, weights, name, rest = _opened(args.model, args.cfg_options)
-    if rest:
-        raise ValueError(f"{rest[0]!r} is one argument too many; give CONFIG CHECKPOINT or FOLDER.")
+    opened = _opened(args.model, args.cfg_options)
+    cfg = opened.cfg
+    if opened.rest:
+        raise ValueError(f"{opened.rest[0]!r} is one argument too many; give CONFIG CHECKPOINT or FOLDER.")
     if args.tta:
         if "tta_model" not in cfg or "tta_pipeline" not in cfg:
             raise ValueError("--tta needs tta_model and tta_pipeline in the config, which mmdet has for boxes only.")
@@ -293,8 +315,8 @@ def test(argv: list[str] | None = None) -> int:
     try:
         runner = _runner(cfg)
         model = runner.model.module if is_model_wrapper(runner.model) else runner.model
-        load_weights(model.module if args.tta else model, weights, name)
-        with contextlib.redirect_stdout(_Aside(runner.logger)), _readable():
+        load_weights(model.module if args.tta else model, opened.weights, opened.name)
+        with contextlib.redirect_stdout(_Aside(runner.logger)), opened.running(), _readable():
             metrics = runner.test()
         if first():
             path = Path(cfg.work_dir) / "metrics.json"
@@ -328,9 +350,10 @@ def predict(argv: list[str] | None = None) -> int:
     device = distributed.start(args.device).device
     check_writable(args.out, "--out", folder=True)
     quiet()
-    cfg, weights, name, images = _opened(args.model, {})
+    opened = _opened(args.model, {})
+    images = opened.rest
     if args.classes:
-        set_classes(cfg, [name.strip() for name in args.classes.split(",")])
+        set_classes(opened.cfg, [name.strip() for name in args.classes.split(",")])
     if not images:
         raise ValueError("No image was given; name one or more after the model.")
     for image in images:
@@ -338,11 +361,12 @@ def predict(argv: list[str] | None = None) -> int:
             raise FileNotFoundError(f"There is no image at {image!r}; give files, as in photos/*.jpg.")
     from s3zoo.transfer.mm.drawing import Predictor
 
-    predictor = Predictor(cfg, weights, name, str(device), args.threshold)
+    predictor = Predictor(opened.cfg, opened.weights, opened.name, str(device), args.threshold)
     rows = []
     try:
         for image in images:
-            rows.append(predictor(Path(image), args.out))
+            with opened.running():
+                rows.append(predictor(Path(image), args.out))
     finally:  # what was found before an image that cannot be read is kept
         if rows:
             (args.out / "predictions.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")

@@ -2,47 +2,58 @@
 
 mmengine takes a `type` in a config for a path of Python to import, and registered classes open what their arguments
 name, so that a config from elsewhere can run anything. Of a folder's config only the model and its test pipeline are
-used. Every `type` in them must be a name in the registries of mmengine, mmcv, mmdet, mmseg or s3zoo (in a pipeline: one
-of STEPS), every other text a plain word (mmcv evaluates some as Python) that is no module (mmengine imports a word that
-is not registered), and what initialises weights is left out. Datasets, metrics and hooks are those of the task, made
-here.
+used. Every `type` in them must be one of PARTS or STEPS, every other text a plain word (mmcv evaluates some as Python)
+that is no module (mmengine imports a word that is not registered), and what initialises weights is left out. Datasets,
+metrics and hooks are those of the task, made here. The model is built without memory for its weights first: those in
+the folder must be all that it asks for.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib.util
 import json
 import re
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import timm
+import torch
 from mmengine.config import Config
+from mmengine.dataset import Compose
 from mmengine.registry import MODELS, TASK_UTILS, TRANSFORMS, Registry
-from torch import Tensor
+from torch import Tensor, nn
 
 from s3zoo import __version__
 from s3zoo.files import check_fields
-from s3zoo.models.folder import CONFIG, WEIGHTS, Kind, check_args
+from s3zoo.models.folder import WEIGHTS, Kind, check_args, first_checksum, is_text
+from s3zoo.models.loading import check_fit
 from s3zoo.models.official import read_checkpoint
 from s3zoo.transfer.mm.config import register
 
 CONFIG_PY = "config.py"
-KIND = Kind("the folder of a detector or segmenter")
+KIND = Kind("the folder of a detector or segmenter", (WEIGHTS, CONFIG_PY), 2, {1: first_checksum(CONFIG_PY)})
 
 SCOPES = ("mmdet", "mmseg")
 PACKAGES = ("mmengine", "mmcv", *SCOPES)
+# What a model may be made of: s3zoo's configs, and the usual detectors and segmenters that they can be turned into.
+PARTS = {
+    "CascadeRCNN", "FasterRCNN", "MaskRCNN", "RetinaNet", "EncoderDecoder", "DetTTAModel", "SegTTAModel",
+    "DetDataPreprocessor", "SegDataPreProcessor",
+    "S3ZooBackbone", "ResNet", "ResNetV1c", "ResNeXt", "FPN", "UPerHead", "FCNHead", "RPNHead", "RetinaHead",
+    "StandardRoIHead", "CascadeRoIHead", "SingleRoIExtractor", "FCNMaskHead", "ConvFCBBoxHead", "Shared2FCBBoxHead",
+    "Shared4Conv1FCBBoxHead", "BN", "SyncBN", "GN", "LN", "Conv2d", "ReLU", "GELU", "deconv",
+    "AnchorGenerator", "DeltaXYWHBBoxCoder", "MaxIoUAssigner", "RandomSampler", "PseudoSampler", "CrossEntropyLoss",
+    "FocalLoss", "L1Loss", "SmoothL1Loss", "GIoULoss",
+}  # fmt: skip
 # Named by `type`, but not registered: mmcv evaluates the word of `nms`, mmdet takes a `roi_layer` from mmcv.ops.
 UNREGISTERED = {"nms": ("nms", "soft_nms"), "roi_layer": ("RoIAlign", "RoIPool")}
 WORD = re.compile(r"[\w +-]*")
-# Parts that fetch something by default, or what a plain word names, from the Hub or elsewhere
-OUTSIDE = {
-    "BertModel", "ATSSVLFusionHead", "RandomSamplingNegPos", "VPD", "TIMMBackbone", "GLIP", "GroundingDINO",
-}  # fmt: skip
 # What prepares a test image; other transforms unpickle files or take names of further code.
 STEPS = {
     "LoadImageFromFile", "LoadAnnotations", "Resize", "RandomFlip", "Pad", "Normalize", "CenterCrop", "TestTimeAug",
@@ -91,9 +102,7 @@ def export_detector(
             "version": __version__,
             "params": sum(value.numel() for value in state_dict.values()),
             "sha256": "",
-            "packages": {
-                name: version(packages[name][0]) for name in ("torch", "timm", *PACKAGES) if name in packages
-            },
+            "packages": {name: version(packages[name][0]) for name in ("torch", "timm", *PACKAGES) if name in packages},
             "provenance": dict(provenance or {}),
         },
     }
@@ -117,9 +126,6 @@ def load_detector(folder: str | Path) -> Exported:
     """What `export_detector` wrote, as far as it is safe to build."""
     folder = Path(folder).expanduser()
     content = KIND.read(folder)
-    if not (folder / CONFIG_PY).is_file():
-        need = f"{WEIGHTS}, {CONFIG_PY} and {CONFIG}"
-        raise ValueError(f"{str(folder)!r} holds no {CONFIG_PY}; give a folder with {need}.")
     try:
         cfg = _parse((folder / CONFIG_PY).read_text(encoding="utf-8"))
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
@@ -127,12 +133,44 @@ def load_detector(folder: str | Path) -> Exported:
         raise ValueError(f"{str(folder / CONFIG_PY)!r} is no config of literals ({said}); export it again.") from None
     try:
         meta = _checked_meta(content.get("dataset_meta"))
-        cfg = _checked(cfg, meta)
+        checked = Config(_checked(cfg, meta))
+        twin = _built(checked)
     except _Refused as refused:
         raise ValueError(
-            f"{str(folder)!r} is refused: {refused}; a folder may hold a model and a pipeline of registered parts only."
+            f"{str(folder)!r} is refused: {refused}; a folder may hold a model and a pipeline of known parts only, any"
+            " other is opened by the config that it was trained with and its checkpoint."
         ) from None
-    return Exported(Config(cfg), read_checkpoint(folder / WEIGHTS), meta)
+    weights = read_checkpoint(folder / WEIGHTS)
+    check_fit(twin, weights, repr(str(folder)))
+    return Exported(checked, weights, meta)
+
+
+def _built(cfg: Config) -> nn.Module:
+    """The model without memory for its weights, and the pipelines for nothing: what cannot be built is refused here."""
+    try:
+        for steps in (cfg.test_dataloader.dataset.pipeline, cfg.get("tta_pipeline", [])):
+            Compose(steps)
+        with torch.device("meta"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of parts about their arguments
+            return MODELS.build(cfg.model)
+    except Exception as error:  # numbers and words that the parts do not expect can fail anywhere in them
+        said = " ".join(str(error).split())[:200]
+        raise _Refused(f"its parts do not fit each other ({type(error).__name__}: {said})") from error
+
+
+@contextlib.contextmanager
+def running(folder: str) -> Iterator[None]:
+    """Parts that could be built can still fail on images, by numbers that they only use there."""
+    try:
+        yield
+    except (ValueError, OSError):
+        raise
+    except Exception as error:
+        said = " ".join(str(error).split())[:200]
+        raise ValueError(
+            f"The model in {folder} does not run ({type(error).__name__}: {said}); get it again, or use the config that"
+            " it was trained with and its checkpoint."
+        ) from error
 
 
 class _Refused(ValueError):
@@ -143,7 +181,7 @@ def _checked_meta(meta: Any) -> dict[str, Any]:
     if not meta:
         return {}
     check_fields(meta, {"classes": list})
-    if not all(isinstance(name, str) for name in meta["classes"]):
+    if not is_text(*meta["classes"]):
         raise _Refused("its classes are not all text")
     colours = meta.get("palette") or []
     good = isinstance(colours, list) and all(
@@ -161,8 +199,7 @@ def _checked(cfg: dict[str, Any], meta: dict[str, Any]) -> dict[str, Any]:
     if scope not in SCOPES:
         raise _Refused(f"its default_scope is {scope!r:.60} instead of {' or '.join(SCOPES)}")
     register(Config(dict(default_scope=scope)))
-    models = _registered(MODELS, TASK_UTILS)
-    transforms = {name for name in _registered(TRANSFORMS) if _bare(name) in STEPS}
+    models, transforms = _registered(scope, MODELS, TASK_UTILS) & PARTS, _registered(scope, TRANSFORMS) & STEPS
     loader = _dict(cfg.get("test_dataloader"), "test_dataloader")
     stored = _dict(loader.get("dataset"), "test_dataloader.dataset")
     if not isinstance(stored.get("pipeline"), list | tuple):
@@ -196,16 +233,9 @@ def _dict(value: Any, where: str) -> dict[str, Any]:
     return value
 
 
-def _registered(*kinds: Registry) -> set[str]:
-    """The names in registries of these kinds that stand for classes of the packages named above, also with a scope."""
-    names: set[str] = set()
-    for root in kinds:
-        for registry in (root, *(root.children[scope] for scope in PACKAGES if scope in root.children)):
-            for name, made in registry.module_dict.items():
-                home = getattr(made, "__module__", "").partition(".")[0]
-                if home in (*PACKAGES, "s3zoo", "torch") and "." not in name and name not in OUTSIDE:
-                    names |= {name, f"{registry.scope}.{name}"}
-    return names
+def _registered(scope: str, *kinds: Registry) -> set[str]:
+    """The names that mmengine finds in registries of these kinds."""
+    return {name for root in kinds for registry in (root, root.children[scope]) for name in registry.module_dict}
 
 
 def _part(node: Any, allowed: set[str], where: str) -> Any:
@@ -219,10 +249,11 @@ def _part(node: Any, allowed: set[str], where: str) -> Any:
                 raise _Refused(f"{where} has the key {str(key)[:60]!r}")
             inside = f"{where}.{key}"
             if key == "type" and isinstance(value, str):
-                if value not in allowed and value not in UNREGISTERED.get(where.rpartition(".")[2], ()):
-                    raise _Refused(f"{inside} is {str(value)[:60]!r}, which is no registered name that may be used")
+                known = UNREGISTERED.get(where.rpartition(".")[2], ())
+                if value not in known and (value not in allowed or _is_module(value)):
+                    raise _Refused(f"{inside} is {value[:60]!r}, which is none of the parts that a folder may name")
                 out[key] = value
-            elif _bare(node.get("type")) == "S3ZooBackbone" and key in ("model", "model_args"):
+            elif node.get("type") == "S3ZooBackbone" and key in ("model", "model_args"):
                 out[key] = value
             elif key == "type":
                 raise _Refused(f"{inside} is a {type(value).__name__}")
@@ -230,7 +261,7 @@ def _part(node: Any, allowed: set[str], where: str) -> Any:
                 raise _Refused(f"{inside} names a file or an address")
             else:
                 out[key] = _part(value, allowed, inside)
-        if _bare(out.get("type")) == "S3ZooBackbone":
+        if out.get("type") == "S3ZooBackbone":
             _check_backbone(out, where)
         return out
     if isinstance(node, list | tuple):
@@ -242,11 +273,6 @@ def _part(node: Any, allowed: set[str], where: str) -> Any:
     if node is not None and not isinstance(node, str | bool | int | float):
         raise _Refused(f"{where} is a {type(node).__name__}")
     return node
-
-
-def _bare(name: Any) -> str:
-    """A registered name without its scope."""
-    return str(name).rpartition(".")[2]
 
 
 def _is_module(word: str) -> bool:

@@ -29,9 +29,11 @@ from s3zoo.models.folder import (
     Kind,
     check_args,
     check_safetensors,
+    first_checksum,
+    is_text,
     read_json_object,
 )
-from s3zoo.models.loading import load_weights
+from s3zoo.models.loading import check_fit
 from s3zoo.models.official import read_checkpoint
 from s3zoo.models.open import model_folder, open_model
 from s3zoo.transfer.vqa.config import VqaModelConfig
@@ -39,14 +41,8 @@ from s3zoo.transfer.vqa.config import VqaModelConfig
 ANSWERS, WORDS = "answers.json", "vocab.txt"
 
 
-def _checksums_of_all(config: dict[str, Any]) -> dict[str, Any]:
-    """From version 1, which recorded the checksum of the weights alone."""
-    ours = config["s3zoo"]
-    return {**config, "s3zoo": {**ours, "sha256": {WEIGHTS: ours["sha256"], ANSWERS: None, WORDS: None}}}
-
-
 KIND = Kind(
-    "the model folder of a run of `s3zoo vqa train`", (WEIGHTS, ANSWERS, WORDS), 2, migrations={1: _checksums_of_all}
+    "the model folder of a run of `s3zoo vqa train`", (WEIGHTS, ANSWERS, WORDS), 2, {1: first_checksum(ANSWERS, WORDS)}
 )
 _PREPARED = ("img_size", "max_tokens", "mean", "std", "interpolation")
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -367,10 +363,17 @@ def load(folder: Path) -> tuple[VqaModel, Words, list[str], dict[str, Any]]:
         raise ValueError(f"{str(folder)!r} is no model of `s3zoo vqa train`: {said}; copy it again.") from None
     words = Words(vocabulary, content["lowercase"])
     made = content["backbone"]
-    backbone = open_model(made["architecture"], pretrained=False, num_classes=0, **made["model_args"])
-    bert = BertModel(BertConfig(**content["bert"]), add_pooling_layer=False)
-    model = VqaModel(backbone, bert, len(answers), content["head_dropout"], content["matching"])
-    load_weights(model, read_checkpoint(folder / WEIGHTS), f"{str(folder)!r}")
+    weights = read_checkpoint(folder / WEIGHTS)
+
+    def build() -> VqaModel:
+        backbone = open_model(made["architecture"], pretrained=False, num_classes=0, **made["model_args"])
+        bert = BertModel(BertConfig(**content["bert"]), add_pooling_layer=False)
+        return VqaModel(backbone, bert, len(answers), content["head_dropout"], content["matching"])
+
+    with torch.device("meta"):  # before memory is taken, it is sure that the weights are all that is asked for
+        check_fit(build(), weights, f"{str(folder)!r}")
+    model = build()
+    model.load_state_dict(weights)
     return model.eval(), words, answers, content
 
 
@@ -388,7 +391,7 @@ def _check(content: dict[str, Any], answers: Any, vocabulary: list[str]) -> None
     check_fields(content, {**fields, "lowercase": bool, "matching": bool, "head_dropout": number})
     if content["model_type"] != "s3zoo_vqa":
         raise ValueError(f"its model_type is {content['model_type'][:60]!r} instead of 's3zoo_vqa'")
-    if not isinstance(answers, list) or not answers or not all(isinstance(answer, str) for answer in answers):
+    if not isinstance(answers, list) or not answers or not is_text(*answers):
         raise ValueError(f"{ANSWERS} is no list of answers")
     if content["num_answers"] != len(answers):
         raise ValueError(f"{ANSWERS} has {len(answers)} answers, but num_answers is {content['num_answers']}")
