@@ -50,7 +50,7 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     data = ImageData(dataclasses.replace(CIFAR10, root=arguments.data), 0)
-    ranks, log, stop = Ranks(0, 1, torch.device("cpu")), Log(arguments.work, tensorboard=False), Stop()
+    ranks, log, stop = Ranks(0, 1, torch.device("cpu")), Log(arguments.work, tracks=False), Stop()
     supernet = Supernet(SPACE, **SHAPE)  # type: ignore[arg-type]
     evaluator = Evaluator(supernet, data, ranks, log, Records(None), stop, price=Pricer(**SHAPE))  # type: ignore[arg-type]
     every = np.arange(data.search_size)

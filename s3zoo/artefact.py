@@ -91,7 +91,7 @@ def _config(model: Any, provenance: Mapping[str, Any], overlay: Mapping[str, Any
 def _input_size(model: Any) -> tuple[int, int, int]:
     """Channels, height and width that the model is built for."""
     first_conv = _default_cfg(model)["first_conv"]
-    if first_conv is None:  # that of a frozen tower, which is no part of the model
+    if not first_conv:  # that of a frozen tower, which is no part of the model
         return (model.in_chans, *model.img_size)
     in_chans = model.get_submodule(first_conv).weight.shape[1]
     embed: Any = getattr(model, "patch_embed", None)

@@ -48,12 +48,13 @@ def _block(family: str, block: Any, width: int, stage: int, shape: Shape) -> Cos
     return FAMILIES[family].block_cost(block, width, stage, shape)
 
 
-def shape_of(arch: Any, img_size: Size, num_classes: int, in_chans: int, tower_dim: int) -> Shape:
-    """What costs depend on besides widths and genes; patch and stem are those of an architecture or space."""
+def shape_of(arch: Arch, img_size: Size, num_classes: int, in_chans: int, tower_dim: int) -> Shape:
+    """What costs depend on besides widths and genes; patch, stem and class token are those of the architecture."""
     height, width = (img_size, img_size) if isinstance(img_size, int) else img_size
     if min(height, width, in_chans, tower_dim) < 1 or num_classes < 0:
         raise ValueError(
             f"img_size {img_size}, in_chans {in_chans}, tower_dim {tower_dim} and num_classes {num_classes} were given;"
             " the first three must be positive, the last 0 or more."
         )
-    return Shape(height, width, num_classes, in_chans, tower_dim, arch.patch_size, arch.stem_depth)
+    class_token = FAMILIES[arch.family].class_token(arch)
+    return Shape(height, width, num_classes, in_chans, tower_dim, arch.patch_size, arch.stem_depth, class_token)

@@ -30,7 +30,7 @@ class Dim:
     """One search dimension."""
 
     gene: str  # "depth", "embed_dim" or a field of the family's block
-    choices: tuple[Value, ...]
+    choices: tuple[Any, ...]  # numbers; or one word, which is a constant (GLiT's locality)
     scale: tuple[float, ...] = (1,)  # factor per stage; 0 where the dimension does not touch the stage
     step: float = 0.0  # S3's evolve step (gamma); 0: the dimension is not evolved
     per_block: bool = False
@@ -41,11 +41,14 @@ class Dim:
     label: str = ""
 
     def __post_init__(self) -> None:
+        word = any(isinstance(choice, str) for choice in self.choices)
+        if word and (len(self.choices) > 1 or self.step):
+            raise ValueError(f"dimension {self.name} has choices {self.choices}; a word must be the only one.")
         object.__setattr__(self, "choices", tuple(sorted(set(self.choices))))
         object.__setattr__(self, "scale", tuple(self.scale))
         if not self.choices:
             raise ValueError(f"dimension {self.name} has no choices; give at least one.")
-        if self.choices[0] < self.low or self.choices[-1] > self.high:
+        if not word and (self.choices[0] < self.low or self.choices[-1] > self.high):
             raise ValueError(
                 f"dimension {self.name} has choices {self.choices}; they must lie in {self.low}..{self.high}."
             )
@@ -166,7 +169,8 @@ class Space:
     stem_depth: int = 0
 
     def __post_init__(self) -> None:
-        genes = dataclasses.fields(FAMILIES.find(self.family).block)
+        family = FAMILIES.find(self.family)
+        genes, words = dataclasses.fields(family.block), family.words()
         object.__setattr__(self, "dims", tuple(self.dims))
         fields = {gene.name for gene in genes}
         covered: set[tuple[str, int, int | None]] = set()
@@ -175,6 +179,10 @@ class Space:
                 raise ValueError(
                     f"dimension {dim.name!r} does not fit family {self.family!r} with {self.num_stages} stages."
                 )
+            if dim.gene in words and dim.gene in family.block.checks:
+                family.block.checks[dim.gene](dim.gene, dim.choices[0])
+            if dim.gene not in words and isinstance(dim.choices[0], str):
+                raise ValueError(f"dimension {dim.name!r} has the choice {dim.choices[0]!r}, but must have numbers.")
             if dim.per_block and dim.gene in ("depth", "embed_dim"):
                 raise ValueError(f"dimension {dim.name!r} cannot differ from block to block.")
             own = {(dim.gene, stage, j) for stage in dim.stages for j in dim.blocks or (None,)}
@@ -205,8 +213,10 @@ class Space:
     def _fractional(self) -> set[str]:
         return {gene for gene in {dim.gene for dim in self.dims} if FAMILIES[self.family].fractional(gene)}
 
-    def at(self, dim: Dim, stage: int, choice: Value) -> Value:
+    def at(self, dim: Dim, stage: int, choice: Any) -> Any:
         """The value of a dimension's gene in a stage."""
+        if isinstance(choice, str):
+            return choice
         value = choice * dim.scale[stage]
         return float(value) if dim.gene in self._fractional else round(value)
 

@@ -8,8 +8,7 @@ import json
 import os
 import sys
 
-import sklearn.datasets  # noqa: F401  imported for the children, as are the next
-import torch.utils.tensorboard  # noqa: F401
+import torch.utils.tensorboard  # noqa: F401  imported for the children, as are the next
 
 import s3zoo.search.run
 import s3zoo.training.session  # noqa: F401

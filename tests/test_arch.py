@@ -344,7 +344,10 @@ DEFECTS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "ratio as list": (put(f"{B}.mlp_ratio", [4, 4]), (AT + ".mlp_ratio is [4, 4]", "a number")),
     "no hidden unit": (put(f"{B}.mlp_ratio", 0.001), (AT + ".mlp_ratio is 0.001", "at least 1 / 192")),
     "no inner channel": (put(f"{B}.expansion", 0.001), (AT + ".expansion is 0.001", "at least 1 / 128")),
-    "unknown locality": (put(f"{B}.locality", "conv2d"), (AT + ".locality is 'conv2d'", "one of 'conv1d'")),
+    "unknown locality": (
+        put(f"{B}.locality", "conv3d"),
+        (AT + ".locality is 'conv3d'", "one of 'conv1d', 'conv2d', 'area'"),
+    ),
     "locality as list": (put(f"{B}.locality", ["conv1d"]), (AT + ".locality is ['conv1d']", "one of 'conv1d'")),
     "zero patch": (put("patch_size", 0), ("patch_size is 0", "at least 1")),
     "patch as bool": (put("patch_size", True), ("patch_size is True", "integer")),

@@ -56,7 +56,7 @@ def config(name: str, *settings: str) -> SearchRun:
 
 
 def search(run: SearchRun, folder: Path, stop: Stop | None = None) -> dict[str, Any]:
-    return search_run.search(run, folder, ONE, Log(folder, tensorboard=False), stop or Stop())
+    return search_run.search(run, folder, ONE, Log(folder, tracks=False), stop or Stop())
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -184,7 +184,7 @@ def test_with_all_features_kept_the_tower_is_idle(ladder_run: Path, tmp_path: Pa
     monkeypatch.setattr(features, "tower_features", lambda *args: seen.append(len(args[1])) or compute(*args))
     settings = ("supernet.epochs=1", f"tower.cache_dir={ladder_run / 'features'}", "space_search.method=none")
     run = config("debug_s4_clip", *settings)
-    other = prepare(run, tmp_path, ONE, Log(tmp_path, tensorboard=False), Stop())
+    other = prepare(run, tmp_path, ONE, Log(tmp_path, tracks=False), Stop())
     train_supernet(other, run.space, tmp_path / "space0", None)
     assert seen == [features.GROUP, features.GROUP]
     plain = ImageData(run.data, run.seed)
@@ -434,7 +434,7 @@ def test_changed_files_are_noticed(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_told_before_anything_is_written(tmp_path: Path, monkeypatch) -> None:
-    log = Log(tmp_path / "log", tensorboard=False)
+    log = Log(tmp_path / "log", tracks=False)
     data = FeatureData(STILL, 0, feature_data(None, "none").tower, ONE, cache="all", folder=tmp_path / "kept", log=log)
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(features.shutil, "disk_usage", lambda path: usage._replace(free=features.SPARE + 5))
@@ -518,7 +518,7 @@ def test_a_plan_tells_of_the_tower() -> None:
 
 def test_decoders_do_not_grow_deeper_than_their_tower(tmp_path: Path) -> None:
     run = dataclasses.replace(config("debug_s4_clip"), tower=Tower("test_vit", weights="random"))
-    space = first_space(prepare(run, tmp_path, ONE, Log(tmp_path, tensorboard=False), Stop()))
+    space = first_space(prepare(run, tmp_path, ONE, Log(tmp_path, tracks=False), Stop()))
     assert space["depth"].high == 6 and space["depth"].choices == run.space["depth"].choices
     assert space.moved({"depth": 4})["depth"].choices == (6,)
 

@@ -303,6 +303,8 @@ def test_recipes_of_the_papers(name: str) -> None:
     # DeiT's augmentation
     assert (run.data.mixup, run.data.cutmix, run.data.reprob) == (0.8, 1.0, 0.25)
     assert run.data.auto_augment == "rand-m9-mstd0.5-inc1"
+    # DeiT repeats an image three times, and so does GLiT, which takes its settings; AutoFormer's Table 3 says no
+    assert run.data.repeated_aug == (3 if run.space.family == "glit" else 1)
     search = run.arch_search
     assert (search.population, search.generations, search.parents) == (50, 20, 10)
     assert (search.crossover, search.mutation) == (25, 25)

@@ -36,10 +36,11 @@ def autoformer_archs(draw):
 
 @st.composite
 def glit_archs(draw):
-    heads = draw(st.integers(1, 4))
+    heads, locality = draw(st.integers(1, 4)), draw(st.sampled_from(["conv1d", "conv2d", "area"]))
+    size = st.sampled_from([1, 2, 5, 40] if locality == "area" else [1, 3, 7])
     block = st.integers(0, heads).flatmap(
         lambda g: st.builds(
-            GLiTBlock, st.just(heads), st.just(g), st.sampled_from([4, 8]), st.sampled_from([1, 3, 7]), ratio, ratio
+            GLiTBlock, st.just(heads), st.just(g), st.sampled_from([4, 8]), size, ratio, ratio, st.just(locality)
         )
     )
     blocks = [b for b in draw(st.lists(block, min_size=1, max_size=4))]

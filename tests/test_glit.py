@@ -5,6 +5,7 @@ import math
 import random
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from s3zoo import artefact
 from s3zoo.arch import Arch, GLiTBlock, Stage
 from s3zoo.families.glit import arch_from_codes
 from s3zoo.models import glit
@@ -361,7 +363,7 @@ def test_a_smaller_local_branch_is_the_corner_of_a_larger_one() -> None:
     cut[k + "6.weight"], cut[k + "6.bias"] = state[k + "6.weight"][:dim, :inner], state[k + "6.bias"][:dim]
     x = torch.randn(2, 9, dim)
     with torch.no_grad():
-        assert torch.allclose(small(x), convolution(x, cut, k), atol=1e-5)
+        assert torch.allclose(small(x, 2, 4), convolution(x, cut, k), atol=1e-5)
 
 
 def test_an_absent_branch_has_no_module() -> None:
@@ -373,11 +375,11 @@ def test_an_absent_branch_has_no_module() -> None:
 
 def test_the_gene_chooses_the_locality(monkeypatch: pytest.MonkeyPatch) -> None:
     class Shift(nn.Module):
-        def __init__(self, dim: int, genes: GLiTBlock, device: Any = None, dtype: Any = None) -> None:
+        def __init__(self, dim: int, genes: GLiTBlock, as_printed: bool, device: Any = None, dtype: Any = None) -> None:
             super().__init__()
             self.dim = dim
 
-        def forward(self, x: Tensor) -> Tensor:
+        def forward(self, x: Tensor, height: int, width: int) -> Tensor:
             return x.roll(1, 1)
 
     monkeypatch.setitem(glit.LOCALITIES, "conv1d", Shift)
@@ -385,8 +387,104 @@ def test_the_gene_chooses_the_locality(monkeypatch: pytest.MonkeyPatch) -> None:
     model = GLiT(arch, img_size=32)
     assert isinstance(model.blocks[0].local, Shift) and model.blocks[0].local.dim == 8
     assert model(torch.zeros(1, 3, 32, 32)).shape == (1, 1000)
-    with pytest.raises(ValueError, match="locality is 'conv2d', but must be one of 'conv1d'"):
-        GLiTBlock(3, 1, 4, 7, 4.0, 2.0, "conv2d")
+    with pytest.raises(ValueError, match="locality is 'conv3d', but must be one of 'conv1d', 'conv2d', 'area'"):
+        GLiTBlock(3, 1, 4, 7, 4.0, 2.0, "conv3d")
+
+
+def naive_attention(x: Tensor, local: Any, reach: Tensor) -> Tensor:
+    """One head after the other; `reach[i, j]`: whether token i may look at token j."""
+    y = torch.zeros_like(x)
+    for h in range(local.qkv.weight.shape[0]):
+        q, k, v = (x @ local.qkv.weight[h, t].T + local.qkv.bias[h, t] for t in range(3))
+        logits = (q @ k.transpose(1, 2) / math.sqrt(q.shape[-1])).masked_fill(~reach, -math.inf)
+        y = y + logits.softmax(-1) @ v @ local.proj.weight[:, h].T
+    return y + local.proj.bias
+
+
+@pytest.mark.parametrize("prefix", [0, 1])
+@pytest.mark.parametrize("area", [1, 2, 3, 5, 12, 50])
+def test_attention_in_areas(area: int, prefix: int) -> None:
+    """Patches look at those of their run, the class token at all; 12 patches, also in runs that do not divide them."""
+    torch.manual_seed(0)
+    local = glit.LocalAttention(6, GLiTBlock(3, 1, 4, area, 1.5, 2.0, "area")).eval()  # two heads of int(3 * 1.5)
+    assert local.qkv.weight.shape == (2, 3, 4, 6)
+    with torch.no_grad():
+        for p in local.parameters():
+            p.copy_(torch.randn_like(p))
+    run = torch.arange(12) // area
+    reach = torch.zeros(prefix + 12, prefix + 12, dtype=torch.bool)
+    reach[prefix:, prefix:] = run[:, None] == run
+    reach[:prefix] = True
+    x = torch.randn(2, prefix + 12, 6)
+    with torch.no_grad():
+        assert torch.allclose(local(x, 3, 4), naive_attention(x, local, reach), atol=1e-5)
+
+
+def test_convolution_on_the_map_of_patches() -> None:
+    torch.manual_seed(0)
+    local = glit.LocalConv2d(4, GLiTBlock(1, 0, 1, 3, 1.5, 1.0, "conv2d")).eval()
+    with torch.no_grad():
+        for value in local.state_dict().values():
+            if value.is_floating_point():
+                value.copy_(torch.rand_like(value) + 0.1)
+        x = torch.randn(2, 15, 4)
+        pairs = torch.einsum("bnc,ogc->bnog", x, local.expand.weight) + local.expand.bias
+        inner = (pairs[..., 0] * torch.sigmoid(pairs[..., 1])).reshape(2, 3, 5, 6)
+        padded = F.pad(inner, (0, 0, 1, 1, 1, 1))
+        summed = sum(
+            padded[:, i : i + 3, j : j + 5] * local.conv.weight[:, 0, i, j] for i in range(3) for j in range(3)
+        )
+        norm: Any = local.norm
+        y = (summed + local.conv.bias - norm.running_mean) / (norm.running_var + 1e-5).sqrt() * norm.weight + norm.bias
+        expected = (y * torch.sigmoid(y)).reshape(2, 15, 6) @ local.proj.weight.T + local.proj.bias
+        assert torch.allclose(local(x, 3, 5), expected, atol=1e-5)
+
+
+def test_conv2d_pools_the_patches_and_has_no_class_token() -> None:
+    """GLiT 4.3: "we remove the CLS token and add a global average pooling", also where all heads attend."""
+    for heads in (1, 3):
+        arch = Arch("glit", (Stage(12, (GLiTBlock(3, heads, 4, 3, 2.0, 2.0, "conv2d"),)),))
+        model: Any = timm.create_model("glit", arch=arch, img_size=64, num_classes=5).eval()
+        assert model.global_pool == "avg" and model.num_prefix_tokens == 0 and model.pos_embed.shape == (1, 16, 12)
+        assert not any("cls_token" in name for name in model.state_dict())
+        with torch.no_grad():
+            features = model.forward_features(images(2))
+            assert features.shape == (2, 16, 12)
+            assert torch.allclose(model(images(2)), model.head(features.mean(1)), atol=1e-6)
+        with pytest.raises(ValueError, match="global_pool is 'token', but must be one of 'avg', ''"):
+            model.reset_classifier(3, "token")
+
+
+def test_as_printed_is_swish_and_a_norm_before_the_gate(tmp_path: Path) -> None:
+    """GLiT Eq. 3 and Fig. 3; the released code's network is another, and keeps its weights' names."""
+    arch = Arch("glit", (Stage(12, (GLiTBlock(3, 1, 4, 3, 2.0, 2.0),)),))
+    torch.manual_seed(0)
+    model: Any = timm.create_model("glit", arch=arch, img_size=64, num_classes=5, as_printed=True)
+    released: Any = timm.create_model("glit", arch=arch, img_size=64, num_classes=5)
+    new = {name for name in model.state_dict() if name not in released.state_dict()}
+    kinds = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+    assert new == {f"blocks.0.local.expand.norms.{i}.{kind}" for i in range(2) for kind in kinds}
+    assert model.blocks[0].local.expand.norms[0].num_features == 16  # 8 local channels, expanded
+    for net, act in ((model, nn.SiLU), (released, nn.GELU)):
+        assert type(net.blocks[0].mlp.act) is act and type(net.blocks[0].local.act) is nn.SiLU
+    expand = model.blocks[0].local.expand
+    with torch.no_grad():
+        for value in expand.state_dict().values():
+            if value.is_floating_point():
+                value.copy_(torch.rand_like(value) + 0.1)
+        x = torch.randn(2, 17, 8)
+        pairs = torch.einsum("bnc,ogc->bnog", x, expand.weight) + expand.bias
+
+        def normed(y: Tensor, norm: nn.BatchNorm1d) -> Tensor:
+            mean, var = y.mean((0, 1)), y.var((0, 1), unbiased=False)
+            return (y - mean) / (var + 1e-5).sqrt() * norm.weight + norm.bias
+
+        expected = normed(pairs[..., 0], expand.norms[0]) * torch.sigmoid(normed(pairs[..., 1], expand.norms[1]))
+        assert torch.allclose(expand.train()(x), expected, atol=1e-5)
+    artefact.save_model(tmp_path, model.eval())
+    back = timm.create_model(f"local-dir:{tmp_path}", pretrained=True).eval()
+    with torch.no_grad():
+        assert back.as_printed and torch.equal(back(images(2)), model(images(2)))
 
 
 # Training
@@ -547,7 +645,7 @@ def test_pooling() -> None:
         assert torch.allclose(model(x), model.head(features[:, 1:].mean(1)), atol=1e-6)
         with_prefix = model.forward_intermediates(x, [2], return_prefix_tokens=True, norm=True, output_fmt="NLC")[1]
         assert torch.equal(torch.cat(with_prefix[0][::-1], dim=1), features)
-    for pool in ("map", "max", None, 3):
+    for pool in ("map", "max", 3):
         with pytest.raises(ValueError, match="global_pool"):
             GLiT(model.arch, global_pool=pool)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="global_pool"):

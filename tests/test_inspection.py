@@ -11,7 +11,7 @@ import pytest
 import timm
 import torch
 from PIL import Image
-from test_timm_surface import SMALL
+from test_timm_surface import SMALL, create
 from timm.models import save_for_hf
 from torch import Tensor, nn
 
@@ -39,7 +39,7 @@ def build(name: str) -> nn.Module:
         arch = Arch("ladder", (Stage(8, (LadderBlock(3, 4, 1.0), LadderBlock(2, 4, 1.0))),), 16)
         model = timm.create_model("clip_ladder", arch=arch, tower="vit_tiny_patch16_224", img_size=64)
     elif name in SMALL:
-        model = timm.create_model(name, arch=SMALL[name], img_size=64)
+        model = create(name, img_size=64)
     else:
         kind, args = TIMM[name]
         model = timm.create_model(kind, num_classes=10, **args)
@@ -125,7 +125,7 @@ def attentions(model: nn.Module, x: Tensor) -> tuple[Tensor, list[Layer], Tensor
         return model(x), captured.layers, captured.tokens
 
 
-@pytest.mark.parametrize("name", [*SMALL, "ladder", *TIMM])
+@pytest.mark.parametrize("name", [*SMALL, *TIMM])
 def test_the_network_computes_what_it_did_and_is_left_as_it_was(name: str) -> None:
     """The values are multiplied with what was captured, so the output says that it is the attention."""
     model = build(name)

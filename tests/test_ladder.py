@@ -222,7 +222,7 @@ def test_cached_features_train_identically():
     batches = [images(seed=s) for s in range(3)]
     features = [cached.tower_features(x, depth=5) for x in batches]  # more layers than this decoder reads
     assert features[0].shape == (4, 5, 17, 24) and not features[0].requires_grad
-    cached.__dict__["tower"] = None  # nothing runs it any more
+    cached.reader.__dict__["tower"] = None  # nothing runs it any more
     for model, inputs in ((live, batches), (cached, features)):
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
         for _ in range(2):
@@ -270,9 +270,9 @@ def test_leaving_the_meta_device_builds_the_tower():
 def test_interface():
     model = small(drop_rate=0.3).eval()
     features = model.forward_features(images())
-    assert features.shape == (4, model.num_features) == (4, 24)
+    assert features.shape == (4, 1, model.num_features) == (4, 1, 24)
     assert torch.equal(model.forward_head(features), model(images()))
-    assert torch.equal(model.forward_head(features, pre_logits=True), features)
+    assert torch.equal(model.forward_head(features, pre_logits=True), features[:, 0])
     assert model.get_classifier() is model.head and model.num_classes == 5
     order = group_parameters(model, model.group_matcher(), reverse=True)
     assert order["query"] == 0 and order["head.weight"] == max(order.values()) == 4
@@ -283,7 +283,49 @@ def test_interface():
     model.reset_classifier(3)
     assert model(images()).shape == (4, 3) and not model.head.training
     model.reset_classifier(0)
-    assert torch.equal(model(images()), features) and isinstance(model.head, nn.Identity)
+    assert torch.equal(model(images()), features[:, 0]) and isinstance(model.head, nn.Identity)
+
+
+@pytest.mark.parametrize("gate", [False, True])
+def test_maps_of_the_tower_and_behind_the_ladders(gate):
+    """Six maps of a decoder of three layers: the tower's last three blocks, and what each layer reads of them."""
+    model = small(gate=gate).eval()
+    outputs: list[Tensor] = []
+    hooks = [b.register_forward_hook(lambda *args: outputs.append(args[2])) for b in model.tower.blocks]
+    with torch.no_grad():
+        final, maps = model.forward_intermediates(images(), return_prefix_tokens=True, output_fmt="NLC")
+        for hook in hooks:
+            hook.remove()
+        tokens = [torch.cat(pair[::-1], dim=1) for pair in maps]
+        assert [info["module"] for info in model.feature_info] == [f"tower.blocks.{i}" for i in (2, 3, 4)] + [
+            f"blocks.{i}" for i in range(3)
+        ]
+        assert all(torch.equal(a, b) for a, b in zip(tokens[:3], outputs[2:], strict=True))
+        before = outputs[2]
+        for block, y, read in zip(model.blocks, outputs[2:], tokens[3:], strict=True):
+            y = y + block.ladder(y)
+            if gate:
+                y = torch.lerp(y, before, torch.sigmoid(block.gate / 0.1))
+            assert torch.allclose(read, y, atol=1e-6)
+            before = read
+        assert torch.equal(model.head(final[:, 0]), model(images()))
+        fewer = copy.deepcopy(model)
+        assert fewer.prune_intermediate_layers([1, 4]) == [1, 4] and len(fewer.blocks) == 2
+        got = fewer.forward_intermediates(images(), [1, 4], output_fmt="NLC", intermediates_only=True)
+        assert all(torch.equal(g, maps[i][0]) for g, i in zip(got, (1, 4), strict=True))
+
+
+def test_another_input_size():
+    """The tower is resized, a copy of it where others may read it; the decoder's weights serve all sizes."""
+    model = small().eval()
+    tower: Any = model.tower
+    model.set_input_size((24, 16))
+    assert tower.pos_embed.shape[1] == 17 and model.tower.pos_embed.shape[1] == 25
+    x = torch.randn(2, 1, 24, 16)
+    resized = small_tower(img_size=(24, 16))
+    resized.load_state_dict(model.tower.state_dict())
+    twin = small(tower=resized, img_size=(24, 16)).eval()
+    assert torch.equal(model(x), twin(x)) and model(x).shape == (2, 5)
 
 
 def test_gradient_checkpointing():
@@ -415,6 +457,8 @@ def test_mistakes_are_one_sentence():
         (lambda: build_tower(TINY, "nowhere.safetensors"), "no file with weights of the tower at 'nowhere"),
         (lambda: build(ladder="rope"), "ladder is 'rope'"),
         (lambda: build(global_pool="avg"), "global_pool is 'avg'"),
+        (lambda: build(img_size=18), "img_size is 18, but must be a multiple of the patch size 4"),
+        (lambda: torch.jit.script(model), "torch.jit.script cannot compile a decoder"),
         (lambda: build(img_size=20), r"img_size \(16, 16\) and in_chans 1"),
         (lambda: build(replace(MIXED, patch_size=8)), "patch_size 8, but the tower"),
         (lambda: build(uniform(6, 1, 1, 4, patch_size=4)), "6 layers, but the tower .* only 5 blocks"),
@@ -424,7 +468,6 @@ def test_mistakes_are_one_sentence():
         (lambda: model(wide), "have 2 layers, but the decoder reads 3"),
         (lambda: model.init_weights("jax"), "mode is 'jax'"),
         (lambda: timm.create_model("clip_ladder_base", pretrained=True, device="meta"), "clip_ladder_base are publ"),
-        (lambda: timm.create_model("clip_ladder", features_only=True, device="meta"), "without feature maps"),
     ):
         with pytest.raises(ValueError, match=match) as error:
             call()

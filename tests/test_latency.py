@@ -294,7 +294,7 @@ def test_a_stop_while_measuring(tmp_path: Path, monkeypatch):
 
     monkeypatch.setattr(LatencyTable, "_timed", counted)
     with pytest.raises(Interrupted, match="same command"):
-        search_run.search(run, tmp_path, ONE, Log(tmp_path, tensorboard=False), stop)
+        search_run.search(run, tmp_path, ONE, Log(tmp_path, tracks=False), stop)
     part = tmp_path / "latency.part.jsonl"
     rows = [json.loads(line) for line in part.read_text().splitlines()]
     assert len(rows) == 2 and not (tmp_path / "latency.json").exists()

@@ -111,6 +111,21 @@ def test_a_run_cut_in_two_is_the_same_run(tmp_path, options):
     assert lines[0] == lines[1] and len(lines[0].splitlines()) == 2
 
 
+def test_every_network_of_every_step_draws_its_own_masks(tmp_path):
+    """And the same ones for all its parts of a batch, each of which takes its own rows of them."""
+    drawn = []
+
+    class Noted(SupernetTask):
+        def loss(self, model, *args, **options):
+            drawn.append(torch.rand(()).item())
+            return super().loss(model, *args, **options)
+
+    config = dataclasses.replace(TRAIN, sampling="sandwich", accumulate=2)
+    train(Noted(supernet(), config, 0), tmp_path, config)
+    firsts, seconds = drawn[::2], drawn[1::2]
+    assert firsts == seconds and len(set(firsts)) == len(firsts) == 6 * 4  # steps, networks
+
+
 def test_training_lowers_the_loss(tmp_path):
     net = supernet()
     config = dataclasses.replace(TRAIN, epochs=12, lr=0.02, label_smoothing=0.0, checkpoint_seconds=60)

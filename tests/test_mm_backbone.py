@@ -346,6 +346,7 @@ def test_pyramid_without_parameters() -> None:
         (dict(model="s3_tinny"), "There is no model or folder 's3_tinny'; did you mean 's3_tiny'"),
         (dict(model="s3_tiny.nobody"), "There are no weights 's3_tiny.nobody'; there are s3_tiny.ms_in1k."),
         (dict(model="densenet121"), "densenet121 does not give its feature maps"),
+        (dict(model="clip_ladder", model_args=dict(tower="test_vit")), "reads a frozen network, .* images of one size"),
         (dict(model="resnet10t", out_indices=(1, 4)), r"out_indices is \(1, 4\), but resnet10t has the maps 0 to 3"),
         (dict(model="resnet10t", out_indices=(2, 1)), r"out_indices is \(2, 1\), but must ascend"),
         (dict(model="resnet10t", pyramid=dict(out_channels=8)), "pyramid is given, but resnet10t has maps at several"),

@@ -1,20 +1,29 @@
 """docs/papers.md: every command is taken, no table or figure is absent; what is new in its commands, in small."""
 
+import dataclasses
 import json
 import re
 import shlex
 from pathlib import Path
 
 import pytest
+import timm
+import torch
 from PIL import Image
 
 from s3zoo import cli
+from s3zoo.arch import Arch
 from s3zoo.files import read_json, write_json
 from s3zoo.search import command
+from s3zoo.search import run as search_run
 from s3zoo.search.budget import Pricer
 from s3zoo.search.config import SearchRun
 from s3zoo.search.phases import choose_move
+from s3zoo.space import glit_space
 from s3zoo.training.config import load_config, overridden
+from s3zoo.training.distributed import Ranks
+from s3zoo.training.log import Log
+from s3zoo.training.loop import Stop
 
 PAGE = Path(__file__).parent.parent / "docs" / "papers.md"
 COMMANDS = sorted(set(re.findall(r"`s3zoo ([^`]+)`", PAGE.read_text(encoding="utf-8"))))
@@ -50,6 +59,71 @@ def test_no_table_and_no_figure_is_absent(paper, tables, figures):
     assert {int(n) for n in re.findall(r"\d", titles)} == set(range(1, tables + 1))
     drawn = re.findall(r"^\| ([\d, ]+)[:|]", part.split("### Figures")[1], re.M)
     assert {int(n) for n in re.findall(r"\d", " ".join(drawn))} == set(range(1, figures + 1))
+
+
+# Every number in the papers' tables of results, but for peers' columns besides their accuracy
+PRINTED = {
+    "S3: 1": "82.1 95.8 28.1M 4.7G 83.7 96.4 50M 9.5G 84.5 96.8 33G 84.0 96.6 71M 13.6G 84.7 96.9 46G 76.2 80.0"
+    " 82.9 80.7 79.9 78.8 81.3 78.3 84.3 82.8 82.2 83.0 80.4 79.7 81.8 83.3 84.2",
+    "S3: 2": "82M 739G 41.2 35.9 46.3 40.1 80M 889G 48.0 41.4 86M 745G 48.1 41.7 50.4 43.7 748G 48.4 42.0 50.5"
+    " 43.8 101M 819G 44.3 38.3 48.1 41.6 107M 838G 50.3 43.4 51.8 44.7 855G 50.8 43.9 52.6 45.5 140M 972G"
+    " 45.3 39.2 48.3 41.7 145M 982G 50.5 43.5 51.9 45.0 128M 947G 50.8 43.7 52.5 45.4",
+    "S3: 3": "67M 951G 42.05 42.78 52M 1099G 43.15 43.85 60M 945G 44.51 45.81 954G 44.87 46.27 86M 1029G 43.82"
+    " 44.85 121M 2772G 44.09 45.68 81M 1038G 47.60 48.87 1071G 48.04 49.31",
+    "S3: 4": "4.1 26 64.65 65.12 7.8 45 65.44 65.71 4.5 29 67.13 67.40 4.6 67.84 68.00",
+    "S3: 5": "28M 29M 4.7G 65.5 78.0 82.1",
+    "AutoFormer: 1": "4 9M 14 34M 42 75M 500 1024 AdamW 1e-3 0.05 20 0.1",
+    "AutoFormer: 2": "79.4 23.0M 69.7 80.1 22.9M 81.3 81.4 22.8M 71.5 80.4 81.7",
+    "AutoFormer: 4": "5.7M 74.7 74.9 22.9M 81.7 81.8 53.7M 82.4 82.6",
+    "AutoFormer: 5": "75.2 77.1 72.2 74.7 92.6 5.7M 1.3G 79.1 80.0 82.9 81.7 79.9 78.8 95.7 22.9M 5.1G 80.8 84.3 79.7"
+    " 81.8 82.4 54M 11G",
+    "AutoFormer: 6": "25M 12.1G 79.6 98.2 92.5 39M 23.4G 99.0 94.0 30M 9.5G 83.6 98.7 91.1 98.5 86M 55.4G 77.9 98.1"
+    " 87.1 89.5 93.8 83.1 99.1 90.8 93.3 23M 16.5G 83.4 98.8 93.4 94.9",
+    "GLiT: 1": "72.20 72.89 73.98 71.02",
+    "GLiT: 2": "69.8 11.7M 1.8G 68.5 5.7M 1.3G 72.2 7.2M 1.4G 76.3 76.1 25.6M 4.1G 78.5 77.6 25.0M 4.3G 79.1 22.1M"
+    " 4.6G 79.6 24.6M 4.4G 80.5 79.6 83.5M 15.6G 81.5 77.9 86.6M 17.6G 81.8 96.1M 17.0G 82.3",
+    "GLiT: 4": "1.3G 72.2 1.4G 75.4 76.3 73.4",
+    "GLiT: 5": "1.4G 76.3 0.9G 72.7 1.3G 73.3",
+    "GLiT: 6": "1.4G 72.4 76.4 76.3",
+    "S4: 1": "23M 35M 14M 35M 5M 21M 16M 35M",
+    "S4: 2": "93.59 76.45 67.16 68.33 93.89 77.83 67.43 68.54 94.23 78.02 67.36 68.42 94.32 78.68 67.92 68.82"
+    " 94.39 79.03 71.9 73.55 95.65 80.31 73.09 74.32 97.39 84.36 74.07 76.03 97.67 85.66 75.59 78.19 97.21"
+    " 86.44 79.81 83.35 97.23 87.63 81.35 85.87",
+    "S4: 4": "27.88 67.36 26.14 67.39 26.19 67.55 27.45 67.92",
+    "S4: 5": "28.91 29.56 67.16 68.33 27.88 27.39 67.36 68.42 27.45 28.73 67.92 68.82 27.67 27.82 71.9 73.55 27.58"
+    " 29.75 72.4 74.05 28.43 73.09 74.32 21.99 22.09 74.07 76.03 21.32 21.38 75.16 77.64 21.27 21.47 75.59"
+    " 78.19",
+    "S4: 6": "44.65 44.88 94.35 78.24 25.39 26.45 94.32 78.68 35.41 38.72 94.49 79.11 52.81 56.2 95.91 80.86 25.37"
+    " 26.24 95.65 80.31 37.45 38.2 96.03 81.15 37.44 42.2 97.82 85.83 20.18 21.56 97.67 85.66 33.38 34.94"
+    " 97.85 85.92",
+}
+
+
+@pytest.mark.parametrize("where", PRINTED)
+def test_the_tables_are_as_printed(where):
+    paper, _, table = where.partition(" ")
+    part = PAGE.read_text(encoding="utf-8").split(f"\n## {paper}")[1].split("\n## ")[0]
+    rows = re.split(rf"^### Tables? {table}\b", part, flags=re.M)[1].split("\n#")[0]
+    words = re.findall(r"[\w.-]*\w", re.sub(r"`[^`]*`", "", rows))
+    assert [number for number in PRINTED[where].split() if number not in words] == []
+
+
+@pytest.mark.parametrize(("locality", "sizes"), [("conv2d", (1, 3)), ("area", (2, 8))])
+def test_glit_is_searched_with_another_locality(locality, sizes, tmp_path):
+    """GLiT Table 6 in small: both stages, and the network that is retrained, saved and loaded."""
+    space = glit_space(
+        "small", 12, 3, depth=2, kernels=sizes, expansions=(1, 2), mlp=(1, 2), patch_size=2, locality=locality
+    )
+    run = dataclasses.replace(load_config("debug_glit", SearchRun, "search"), space=space)
+    run = overridden(run, ["supernet.epochs=1", "final.train.epochs=1", "arch_search.budgets=()"])
+    ranks = Ranks(0, 1, torch.device("cpu"))
+    result = search_run.search(run, tmp_path, ranks, Log(tmp_path, tracks=False), Stop())
+    (winner,) = result["winners"]
+    arch = Arch.from_dict(winner["arch"])
+    assert {block.locality for block in arch.stages[0].blocks} == {locality}
+    model = timm.create_model(f"local-dir:{tmp_path / 'model'}", pretrained=True)
+    assert model.num_prefix_tokens == (locality == "area")
+    assert sum(p.numel() for p in model.parameters()) == winner["params"]
 
 
 def scores(arch):

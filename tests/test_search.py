@@ -7,10 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import timm
 import torch
 from safetensors.torch import load_file
+from scipy.stats import kendalltau
 
 from s3zoo import cost
 from s3zoo.arch import Arch
@@ -41,7 +43,7 @@ def toy(path: Path = TOY, **changes) -> SearchRun:
 
 
 def search(run: SearchRun, folder: Path) -> dict:
-    return search_run.search(run, folder, ONE, Log(folder, tensorboard=False), Stop())
+    return search_run.search(run, folder, ONE, Log(folder, tracks=False), Stop())
 
 
 def quick(run: SearchRun) -> SearchRun:
@@ -351,7 +353,7 @@ def test_glits_budget_is_that_of_its_first_stage(tmp_path):
 )
 def test_what_training_would_refuse_is_refused_before_it(tmp_path, setting, message):
     def begin():
-        return prepare(overridden(toy(), [setting]), tmp_path, ONE, Log(tmp_path, tensorboard=False), Stop())
+        return prepare(overridden(toy(), [setting]), tmp_path, ONE, Log(tmp_path, tracks=False), Stop())
 
     if message is None:
         assert begin()
@@ -370,7 +372,7 @@ def test_nodes_that_do_not_share_the_folder_are_told(tmp_path):
 
     ranks = Two(0, 1, torch.device("cpu"))
     with pytest.raises(ValueError, match="give an --out that all nodes share"):
-        prepare(quick(toy()), tmp_path, ranks, Log(tmp_path, tensorboard=False), Stop())
+        prepare(quick(toy()), tmp_path, ranks, Log(tmp_path, tracks=False), Stop())
 
 
 def test_more_unreadable_images_may_be_allowed_later(finished):
@@ -429,6 +431,13 @@ def test_seeds_give_a_table_with_mean_and_spread():
     ]
     table = seeds_table([{"seed": i, "winners": [row]} for i, row in enumerate(rows)])
     assert "92.00 +- 2.83" in table
+
+
+def test_rank_correlation_is_scipys():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        a, b = rng.integers(0, 6, 12).tolist(), rng.integers(0, 6, 12).tolist()  # with ties
+        assert rank_correlation(a, b) == pytest.approx(kendalltau(a, b).statistic)
 
 
 def test_rank_correlation_and_wilson_by_hand():

@@ -51,6 +51,8 @@ def glit(depth: int) -> Space:
         ("glit_tiny", 324**12),
         ("glit_small", 324**12),
         ("glit_base", 324**12),
+        ("glit_tiny_conv2d", 324**12),
+        ("glit_tiny_area", 324**12),
         ("s4_vit", 3 * (14**12 + 14**13 + 14**14)),
         ("s4_swin", 3 * 3 * 3),
         ("s4_shunted", 3 * 3 * 2),
@@ -62,7 +64,7 @@ def test_exact_cardinality(name: str, size: int) -> None:
 
 
 def test_every_named_space_has_its_size_tested() -> None:
-    assert len(SPACES) == 11
+    assert len(SPACES) == 13
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,30 @@ SPACES = {
     "glit": glit_space(
         "glit", 24, 3, depth=3, kernels=(3, 5), expansions=(1, 2), head_dims=(4, 8), mlp=(2, 3), patch_size=4
     ),
+    "glit_conv2d": glit_space(
+        "glit_conv2d",
+        24,
+        3,
+        depth=2,
+        kernels=(1, 3),
+        expansions=(1, 2),
+        head_dims=(4,),
+        mlp=(2, 3),
+        patch_size=4,
+        locality="conv2d",
+    ),
+    "glit_area": glit_space(  # 16 patches
+        "glit_area",
+        24,
+        3,
+        depth=2,
+        kernels=(3, 8),
+        expansions=(1, 2),
+        head_dims=(4,),
+        mlp=(2, 3),
+        patch_size=4,
+        locality="area",
+    ),
     # S4's bodies in small: heads are fixed, so that a smaller width means narrower heads (4, 5, 6 channels).
     "swin": replace(
         S4_SWIN.replaced({"embed_dim": (12, 15, 18), "mlp_ratio": (2, 3), "stage3.depth": (1, 2), "window_size": (3,)}),

@@ -475,6 +475,9 @@ def test_every_recipe_loads_says_what_it_costs_and_names_known_models(name):
 def test_the_papers_figures_are_in_the_recipes():
     s3 = load_config("s3_384", TrainRun, "train").train
     assert (s3.epochs, s3.schedule, s3.lr, s3.weight_decay) == (10, "constant", 1e-5, 1e-8)
+    scratch = ("glit_scratch", "s3_scratch", "autoformer_scratch")
+    repeated = {name: load_config(name, TrainRun, "train").data.repeated_aug for name in scratch}
+    assert repeated == {"glit_scratch": 3, "s3_scratch": 1, "autoformer_scratch": 1}  # DeiT, as GLiT: 3
     assert load_config("autoformer_finetune", TrainRun, "train").train.epochs == 40
     deit = load_config("transfer", TrainRun, "train")
     assert deit.train == Train(

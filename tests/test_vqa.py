@@ -684,6 +684,9 @@ def test_predict_and_eval(trained, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("s3zoo.transfer.vqa.run.predict", None)  # refused before the work, not after it
     assert "has no answers" in said(capsys, "eval", folder, "--data", root, "--split", "test-std")
     assert "one of the two" in said(capsys, "eval")
+    assert "was trained on VQA v2" in said(capsys, "eval", folder) and "--data" in said(capsys, "predict", folder)
+    refused = said(capsys, "train", "--data", root)
+    assert "takes easy-VQA from its package" in refused and "'vqa_v2_" in refused and not Path("runs").exists()
     assert "two controls" in said(capsys, "eval", folder, "--blank-images", "--shuffle-images")
     assert "holds no config.json" in said(capsys, "ask", tmp_path, "x.png", "what?")
     assert "no image at 'x.png'" in said(capsys, "ask", folder, "x.png", "what?")

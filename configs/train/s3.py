@@ -39,8 +39,9 @@ def s3_384() -> TrainRun:
     Command:   torchrun --nproc-per-node 8 -m s3zoo train s3_384 --data /path/to/imagenet
                For S3-B add: --model s3_base_384 --weights s3_base
 
-    Epochs, constant learning rate and decay are the paper's (4.3). Batch and augmentation are not printed: 512 is
-    ours, the augmentation is DeiT's. Windows of 24 and 12 in the place of 14 and 7 give the paper's MACs.
+    Epochs, constant learning rate and decay are the paper's (4.3). What it does not print is ours: batch 512, drop
+    path 0.2 as in its supernets, gradients clipped at 5; and the augmentation is DeiT's. Windows of 24 and 12 in the
+    place of 14 and 7 give the paper's MACs.
     """
     return TrainRun(
         name="s3_384",

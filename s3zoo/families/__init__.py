@@ -122,6 +122,7 @@ class Shape(NamedTuple):
     tower_dim: int  # of the frozen network, in families that read one
     patch_size: int
     stem_depth: int
+    class_token: bool = True  # plain transformers: the tokens are one more than the patches
 
 
 class Cost(NamedTuple):
@@ -171,6 +172,10 @@ class Family:
         if hasattr(block, "mlp_ratio"):
             check_ratio(block, "mlp_ratio", embed_dim)
 
+    def class_token(self, arch: Any) -> bool:
+        """Whether a plain transformer of this architecture has one; if not, its patch tokens are pooled."""
+        return True
+
     def effective(self, block: Any, stage: int, img_size: tuple[int, int], patch_size: int) -> Any:
         """The block that stands for all that compute the same at an input of this height and width."""
         return dataclasses.replace(block, **block.idle) if block.idle else block
@@ -205,6 +210,10 @@ class Family:
     def fractional(self, gene: str) -> bool:
         """Whether a gene of a block may be a fraction."""
         return typing.get_type_hints(self.block).get(gene) is float
+
+    def words(self) -> set[str]:
+        """The genes of a block that are words."""
+        return {gene for gene, kind in typing.get_type_hints(self.block).items() if kind is str}
 
 
 # Registry

@@ -1,9 +1,9 @@
-"""GLiT: blocks that mix attention heads and convolution heads."""
+"""GLiT: blocks that mix attention heads and local heads, which are convolutions unless `locality` says otherwise."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,12 @@ from s3zoo.space import Dim, Space
 
 @dataclass(frozen=True)
 class GLiTBlock(Block):
-    """The first `global_heads` of `num_heads` equal channel groups attend, the others pass a convolution module."""
+    """The first `global_heads` of `num_heads` equal channel groups attend to all tokens, the others stay local.
+
+    `locality` is how: "conv1d" or "conv2d", a convolution module whose depthwise kernel has `kernel_size` taps or
+    `kernel_size` x `kernel_size`, or "area", attention among `kernel_size` tokens. `expansion` is by how much the inner
+    width of the module, or the width of queries, keys and values, exceeds that of the local channels.
+    """
 
     num_heads: int
     global_heads: int
@@ -41,16 +46,17 @@ class GLiTBlock(Block):
         "num_heads": integer(1),
         "global_heads": integer(0),
         "head_dim": integer(1),
-        "kernel_size": integer(1, odd=True),
+        "kernel_size": integer(1),
         "expansion": positive,
         "mlp_ratio": positive,
-        "locality": one_of("conv1d"),
+        "locality": one_of("conv1d", "conv2d", "area"),
     }
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.global_heads > self.num_heads:
             raise refusal("global_heads", self.global_heads, f"at most num_heads ({self.num_heads})")
+        integer(1, odd=self.locality != "area")("kernel_size", self.kernel_size)
 
     @property
     def local_heads(self) -> int:
@@ -66,8 +72,14 @@ class GLiTBlock(Block):
         return attention if self.local_heads else attention | {"kernel_size": 1, "expansion": 1.0}
 
     def local_width(self, embed_dim: int) -> int:
-        """Channels that pass the convolution module."""
+        """Channels of the local heads."""
         return embed_dim * self.local_heads // self.num_heads
+
+    def inner_width(self, embed_dim: int) -> int:
+        """Channels inside the local module, or of its queries."""
+        if self.locality == "area":
+            return self.local_heads * int(embed_dim // self.num_heads * self.expansion)
+        return int(self.local_width(embed_dim) * self.expansion)
 
 
 class GLiT(Family):
@@ -97,29 +109,52 @@ class GLiT(Family):
             raise refusal("num_heads", block.num_heads, f"a divisor of embed_dim {embed_dim}")
         super().check(embed_dim, block)
         if block.local_heads:
-            check_ratio(block, "expansion", block.local_width(embed_dim))
+            width = embed_dim // block.num_heads if block.locality == "area" else block.local_width(embed_dim)
+            check_ratio(block, "expansion", width)
+
+    def class_token(self, arch: Arch) -> bool:
+        """A 2-D convolution needs the tokens as a map, in which a class token has no place (GLiT 4.3)."""
+        return all(block.locality != "conv2d" for block in arch.stages[0].blocks)
+
+    def effective(self, block: Any, stage: int, img_size: tuple[int, int], patch_size: int) -> Any:
+        block = super().effective(block, stage, img_size, patch_size)
+        if block.locality != "area":
+            return block
+        patches = max((img_size[0] // patch_size) * (img_size[1] // patch_size), 1)
+        return dataclasses.replace(block, kernel_size=min(block.kernel_size, patches))
 
     def frame_cost(self, widths: tuple[int, ...], shape: Shape) -> Cost:
         return plain_frame(self.name, widths[0], shape)
 
     def block_cost(self, block: Any, width: int, stage: int, shape: Shape) -> Cost:
         """GLiT's own counter takes the first pointwise convolution without its gate (half of its outputs)."""
-        tokens, hidden, inner = grid(self.name, shape) + 1, int(width * block.mlp_ratio), block.qkv_dim
-        local = block.local_width(width)
-        expanded, attended = int(local * block.expansion), width - local
+        patches, hidden, inner = grid(self.name, shape), int(width * block.mlp_ratio), block.qkv_dim
+        tokens = patches + shape.class_token
+        local, expanded = block.local_width(width), block.inner_width(width)
+        attended = width - local
         params = 4 * width + mlp(width, hidden)
         if attended:
             params += attention(attended, inner)
-        if local:  # pointwise to pairs, depthwise, batch norm, pointwise
-            params += 2 * (local + 1) * expanded + (block.kernel_size + 1) * expanded + 2 * expanded
-            params += (expanded + 1) * local
         macs = 2 * tokens * width * hidden + tokens * inner * (4 * attended + 2 * tokens)
+        if block.locality == "area":  # queries of patches meet their area, that of the class token meets all
+            areas, rest = divmod(patches, block.kernel_size)
+            pairs = areas * block.kernel_size**2 + rest**2 + (tokens if shape.class_token else 0)
+            params += attention(local, expanded) if local else 0
+            macs += expanded * (4 * tokens * local + 2 * pairs)
+            return Cost(params, macs, macs)
+        taps = block.kernel_size ** (2 if block.locality == "conv2d" else 1)
+        if local:  # pointwise to pairs, depthwise, batch norm, pointwise
+            params += 2 * (local + 1) * expanded + (taps + 1) * expanded + 2 * expanded
+            params += (expanded + 1) * local
         gate = tokens * expanded * local
-        paper = macs + tokens * expanded * (local + block.kernel_size + local)
+        paper = macs + tokens * expanded * (local + taps + local)
         return Cost(params, paper + gate, paper)
 
+    def priced(self, model_args: Mapping[str, Any]) -> bool:
+        return not model_args.get("as_printed")  # which has more norms
+
     def spaces(self) -> tuple[Space, ...]:
-        return GLIT_TINY, GLIT_SMALL, GLIT_BASE
+        return GLIT_TINY, GLIT_SMALL, GLIT_BASE, GLIT_TINY_CONV2D, GLIT_TINY_AREA
 
 
 register(GLiT())
@@ -128,7 +163,7 @@ register(GLiT())
 def glit_space(
     name: str, embed_dim: int, num_heads: int, *, depth: int = 12, kernels: tuple[int, ...] = (17, 31, 45),
     expansions: tuple[int, ...] = (1, 2, 4), head_dims: tuple[int, ...] | None = None, mlp: tuple[int, ...] = (2, 4, 6),
-    patch_size: int = 16, groups: int = 3,
+    patch_size: int = 16, groups: int = 3, locality: str = "conv1d",
 ) -> Space:  # fmt: skip
     """GLiT Table 2. The (G, L) split moves in thirds of the heads; d_k = 3 x head_dim is 96, 192, 384 at width 192."""
     width = embed_dim // num_heads
@@ -142,7 +177,8 @@ def glit_space(
         Dim("head_dim", head_dims or (width // 2, width, width * 2), per_block=True),
         Dim("mlp_ratio", mlp, per_block=True),
     )
-    return Space(name, "glit", dims, patch_size=patch_size)
+    words = () if locality == "conv1d" else (Dim("locality", (locality,)),)
+    return Space(name, "glit", dims + words, patch_size=patch_size)
 
 
 def glit_split(space: Space) -> Space:
@@ -183,6 +219,9 @@ def glit_details(space: Space, arch: Arch) -> Space:
 GLIT_TINY = glit_space("glit_tiny", 192, 3)
 GLIT_SMALL = glit_space("glit_small", 384, 6)
 GLIT_BASE = glit_space("glit_base", 768, 12)
+# GLiT 4.3: the other ways to be local, all else being equal
+GLIT_TINY_CONV2D = glit_space("glit_tiny_conv2d", 192, 3, kernels=(3, 5, 7), locality="conv2d")
+GLIT_TINY_AREA = glit_space("glit_tiny_area", 192, 3, kernels=(14, 28, 49), locality="area")
 
 
 def arch_from_codes(embed_dim: int, num_heads: int, codes: Sequence[int], thirds: Sequence[int]) -> Arch:

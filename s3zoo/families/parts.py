@@ -31,5 +31,6 @@ def grid(family: str, shape: Shape) -> int:
 def plain_frame(family: str, dim: int, shape: Shape) -> Cost:
     """Patches, class token, position embedding, norm and classifier."""
     patches, pixels = grid(family, shape), shape.patch_size**2 * shape.in_chans
+    extra = int(shape.class_token)
     macs = patches * pixels * dim + dim * shape.num_classes
-    return Cost((pixels + 1) * dim + dim + (patches + 1) * dim + 2 * dim + head(dim, shape), macs, macs)
+    return Cost((pixels + 1) * dim + (patches + 2 * extra) * dim + 2 * dim + head(dim, shape), macs, macs)

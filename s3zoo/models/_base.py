@@ -22,6 +22,7 @@ from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
 from s3zoo.arch import Arch, Stage
+from s3zoo.families import FAMILIES
 from s3zoo.models.layers import trunc_normal_
 
 ArchLike = Arch | Mapping[str, Any] | str | Path
@@ -316,7 +317,7 @@ class PatchGrid(nn.Module):
 
 
 class Plain(ZooModel):
-    """Tokens (B, N, C), the class token first, through blocks of one width."""
+    """Tokens (B, N, C), the class token first if there is one, through blocks of one width."""
 
     __constants__ = ["dynamic_img_size"]  # lets TorchScript leave out a branch
     classifier = "head"
@@ -339,10 +340,10 @@ class Plain(ZooModel):
     ) -> None:
         super().__init__(self.parse(arch), in_chans, num_classes)
         dd = {"device": device, "dtype": dtype}
+        self.num_prefix_tokens = int(FAMILIES[self.family].class_token(self.arch))
         self.global_pool = self._pool(global_pool)
         self.dynamic_img_size = dynamic_img_size
         self.output_fmt = "NLC"
-        self.num_prefix_tokens = 1
         self.patch_size = self.arch.patch_size
         self.grad_checkpointing = False
         self.feature_info = [
@@ -351,8 +352,9 @@ class Plain(ZooModel):
         ]
         self.patch_embed = PatchGrid(img_size, self.patch_size, in_chans, self.embed_dim, dynamic_img_size, **dd)
         grid = self.patch_embed.grid_size
-        self.cls_token = nn.Parameter(torch.empty(1, 1, self.embed_dim, **dd))
-        self.pos_embed = nn.Parameter(torch.empty(1, 1 + grid[0] * grid[1], self.embed_dim, **dd))
+        prefix = self.num_prefix_tokens
+        self.cls_token = nn.Parameter(torch.empty(1, 1, self.embed_dim, **dd)) if prefix else None
+        self.pos_embed = nn.Parameter(torch.empty(1, prefix + grid[0] * grid[1], self.embed_dim, **dd))
         self.blocks = nn.ModuleList(self.make_blocks(0, drop_path_rate, **dd))
         self.norm: nn.Module = nn.LayerNorm(self.embed_dim, eps=self.norm_eps, **dd)
         self.head_drop = nn.Dropout(drop_rate)
@@ -360,8 +362,9 @@ class Plain(ZooModel):
         self.init_weights(needs_reset=False)
 
     def _pool(self, global_pool: str) -> str:
-        if global_pool not in self.pools:
-            valid = ", ".join(map(repr, self.pools))
+        pools = [pool for pool in self.pools if pool != "token" or self.num_prefix_tokens]
+        if global_pool not in pools:
+            valid = ", ".join(map(repr, pools))
             raise ValueError(f"global_pool is {global_pool!r}, but must be one of {valid} ('' is no pooling).")
         return global_pool
 
@@ -374,7 +377,8 @@ class Plain(ZooModel):
         """Initialise as the official code; `needs_reset` also where modules have initialised themselves."""
         if not mode:  # there is no other
             trunc_normal_(self.pos_embed, std=0.02)
-            trunc_normal_(self.cls_token, std=0.02)
+            if self.cls_token is not None:
+                trunc_normal_(self.cls_token, std=0.02)
         super().init_weights(mode, needs_reset)
 
     @torch.jit.ignore
@@ -405,25 +409,31 @@ class Plain(ZooModel):
         self.patch_embed.set_input_size(img_size)
         new = self.patch_embed.grid_size
         if new != old:
-            resized = resample_abs_pos_embed(self.pos_embed.detach(), new_size=list(new), old_size=list(old))
+            resized = resample_abs_pos_embed(
+                self.pos_embed.detach(), list(new), list(old), num_prefix_tokens=self.num_prefix_tokens
+            )
             self.pos_embed = nn.Parameter(resized, requires_grad=self.pos_embed.requires_grad)
 
     def embed(self, x: Tensor) -> tuple[Tensor, int, int]:
-        """Tokens (B, N, C), the class token first, and the height and width of the grid of the others."""
+        """Tokens (B, N, C), the class token first if there is one, and the height and width of the grid of patches."""
         x = self.patch_embed(x)
         h, w = x.shape[1], x.shape[2]
         pos_embed = self.pos_embed
         if self.dynamic_img_size:
             grid = self.patch_embed.grid_size
-            pos_embed = resample_abs_pos_embed(pos_embed, new_size=[h, w], old_size=[grid[0], grid[1]])
-        cls_token = self.cls_token.expand(x.shape[0], -1, -1)
-        return torch.cat([cls_token, x.flatten(1, 2)], dim=1) + pos_embed, h, w  # (B, 1 + h * w, C)
+            pos_embed = resample_abs_pos_embed(
+                pos_embed, [h, w], [grid[0], grid[1]], num_prefix_tokens=self.num_prefix_tokens
+            )
+        x = x.flatten(1, 2)
+        if self.cls_token is not None:
+            x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], dim=1)
+        return x + pos_embed, h, w  # (B, 1 + h * w, C)
 
-    def positions(self, x: Tensor, height: int, width: int) -> tuple[Tensor, ...]:
+    def positions(self, x: Tensor, height: int, width: int) -> tuple[Any, ...]:
         """What the blocks take besides the tokens `x`."""
         return ()
 
-    def run_block(self, block: nn.Module, x: Tensor, *positions: Tensor) -> Tensor:
+    def run_block(self, block: nn.Module, x: Tensor, *positions: Any) -> Tensor:
         return checkpoint(block, x, *positions) if self.grad_checkpointing else block(x, *positions)
 
     @torch.jit.ignore
@@ -440,7 +450,7 @@ class Plain(ZooModel):
         """The outputs of the blocks in `indices` (the last n if an int), and the final features.
 
         Args:
-            return_prefix_tokens: give pairs of a map and the class token (B, 1, C).
+            return_prefix_tokens: give pairs of a map and the class token (B, 1, C), if there is one.
             norm: apply the final norm to every map.
             stop_early: run no block after the last one that is wanted.
             output_fmt: "NCHW" or "NLC".
@@ -455,10 +465,10 @@ class Plain(ZooModel):
             x = self.run_block(block, x, *positions)
             if i in take:
                 y = self.norm(x) if norm else x
-                tokens = y[:, 1:]
+                tokens = y[:, self.num_prefix_tokens :]
                 if output_fmt == "NCHW":
                     tokens = tokens.transpose(1, 2).unflatten(2, (h, w)).contiguous()  # (B, C, h, w)
-                maps.append((tokens, y[:, :1]) if return_prefix_tokens else tokens)
+                maps.append((tokens, y[:, :1]) if return_prefix_tokens and self.num_prefix_tokens else tokens)
         return maps if intermediates_only else (self.norm(x), maps)
 
     @torch.jit.ignore

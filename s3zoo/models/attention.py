@@ -31,7 +31,9 @@ from timm.models import swin_transformer, swin_transformer_v2, swin_transformer_
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from s3zoo.models import s3, shunted
+from s3zoo.models import glit, ladder, s3, shunted
+
+NOT_KEPT = (ladder.Reader, glit.LocalAttention)  # a frozen tower's attention, and GLiT's inside areas
 
 
 @dataclass
@@ -246,7 +248,7 @@ def capture(model: nn.Module) -> Iterator[Captured]:
 
     def keep(weights: Tensor) -> None:
         owners = [call for call in calls[1:] if not isinstance(call.module, nn.Softmax)]
-        if owners:  # else it is of no module of this model: of a frozen tower, say
+        if owners and not isinstance(owners[-1].module, NOT_KEPT):  # without an owner it is of no module of this model
             owners[-1].weights.append(weights.detach().float().cpu())
 
     def keep_tokens(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:

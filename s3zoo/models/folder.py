@@ -46,6 +46,7 @@ _ZOO_ARGS: Fields = {
     "tower": str,
     "pretrained_tower": (bool, str),
     "tower_sha256": str,
+    "as_printed": bool,
     "ladder": str,
     "gate": bool,
 }

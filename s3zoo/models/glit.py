@@ -1,8 +1,9 @@
 """GLiT: Neural Architecture Search for Global and Local Image Transformer (https://arxiv.org/abs/2107.02960).
 
-In every block the first heads' channels attend globally and the others pass a convolution over the token sequence.
-Differences between the paper and its released code are settled in favour of the code, which the weights were trained
-with: GELU in the MLP, a gated linear unit after the first pointwise convolution, one batch norm, no dropout.
+In every block the first heads' channels attend globally and the others stay local: by a convolution over the token
+sequence, or by one of the two other ways that the paper compares (its Table 6). Differences between the paper and its
+released code are settled in favour of the code, which the weights were trained with: GELU in the MLP, a gated linear
+unit after the first pointwise convolution, one batch norm, no dropout. `as_printed` is the paper's side of it.
 """
 
 # No `from __future__ import annotations` here: a traced model is scripted with the annotation of forward's argument,
@@ -15,12 +16,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from timm.layers import Mlp
+from timm.layers import Mlp, register_notrace_function
 from timm.models import generate_default_cfgs, register_model
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from s3zoo.arch import Arch
+from s3zoo.families import FAMILIES
 from s3zoo.families.glit import BASE, SMALL, TINY, GLiTBlock
 from s3zoo.models._base import ArchLike, Plain, Size
 from s3zoo.models.layers import DropPath, HeadProjection, QkvLinear
@@ -47,12 +49,17 @@ class Attention(nn.Module):
 
 
 class GatedLinear(nn.Module):
-    """Linear layer and gated linear unit; weight (out, 2, in), so that a value and its gate are cut together."""
+    """Linear layer and gated linear unit; weight (out, 2, in), so that a value and its gate are cut together.
 
-    def __init__(self, in_dim: int, out_dim: int, device=None, dtype=None) -> None:
+    With `norms`, a batch norm stands between the two, in two parts for the same reason.
+    """
+
+    def __init__(self, in_dim: int, out_dim: int, norms: bool = False, device=None, dtype=None) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(out_dim, 2, in_dim, device=device, dtype=dtype))
-        self.bias = nn.Parameter(torch.empty(out_dim, 2, device=device, dtype=dtype))
+        dd = {"device": device, "dtype": dtype}
+        self.weight = nn.Parameter(torch.empty(out_dim, 2, in_dim, **dd))
+        self.bias = nn.Parameter(torch.empty(out_dim, 2, **dd))
+        self.norms = nn.ModuleList([nn.BatchNorm1d(out_dim, **dd) for _ in range(2)]) if norms else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -63,7 +70,13 @@ class GatedLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         # The weight is reordered, not the output: a GLU over interleaved pairs takes three times as long backwards.
         weight = self.weight.transpose(0, 1).flatten(0, 1)  # (2 * out, in)
-        return F.glu(F.linear(x, weight, self.bias.t().flatten()))  # (B, N, out)
+        x = F.linear(x, weight, self.bias.t().flatten())  # (B, N, 2 * out)
+        if self.norms is not None:
+            parts = []
+            for part, norm in zip(x.chunk(2, dim=2), self.norms):  # noqa: B905 (TorchScript has no strict)
+                parts.append(norm(part.transpose(1, 2)).transpose(1, 2))
+            x = torch.cat(parts, dim=2)
+        return F.glu(x)  # (B, N, out)
 
 
 class LocalConv1d(nn.Module):
@@ -73,14 +86,15 @@ class LocalConv1d(nn.Module):
     """
 
     center_cropped = {"conv.weight": (2,)}
+    conv_type: Any = nn.Conv1d
 
-    def __init__(self, dim: int, genes: GLiTBlock, device=None, dtype=None) -> None:
+    def __init__(self, dim: int, genes: GLiTBlock, as_printed: bool = False, device=None, dtype=None) -> None:
         super().__init__()
         dd = {"device": device, "dtype": dtype}
         hidden = int(dim * genes.expansion)
-        self.expand = GatedLinear(dim, hidden, **dd)
+        self.expand = GatedLinear(dim, hidden, as_printed, **dd)
         self.padding = genes.kernel_size // 2
-        self.conv = nn.Conv1d(hidden, hidden, genes.kernel_size, padding=self.padding, groups=hidden, **dd)
+        self.conv = self.conv_type(hidden, hidden, genes.kernel_size, padding=self.padding, groups=hidden, **dd)
         self.norm = nn.BatchNorm1d(hidden, **dd)
         self.act = nn.SiLU()
         self.proj = nn.Linear(hidden, dim, **dd)
@@ -88,7 +102,7 @@ class LocalConv1d(nn.Module):
     def init_weights(self) -> None:
         self.proj.reset_parameters()  # a pointwise convolution: torch's default, not the 0.02 of the linear layers
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, height: int, width: int) -> Tensor:
         B, N, _ = x.shape
         x = self.expand(x).transpose(1, 2).unsqueeze(2)  # (B, I, 1, N), channels last in memory
         # As 2-D convolution of one row: several times faster than conv1d, which has no channels-last kernel.
@@ -98,35 +112,97 @@ class LocalConv1d(nn.Module):
         return self.proj(self.act(self.norm(x))).view(B, N, -1)  # (B, N, C)
 
 
-# The gene `locality` chooses the module; it is built as module(dim, genes, device=, dtype=) and maps (B, N, dim).
-LOCALITIES: dict[str, Any] = {"conv1d": LocalConv1d}
+class LocalConv2d(LocalConv1d):
+    """Locality "conv2d": the same on the map of patches, without a class token."""
+
+    center_cropped = {"conv.weight": (2, 3)}  # type: ignore[dict-item]
+    conv_type = nn.Conv2d
+
+    def forward(self, x: Tensor, height: int, width: int) -> Tensor:
+        B, N, _ = x.shape
+        x = self.conv(self.expand(x).transpose(1, 2).unflatten(2, (height, width)))  # (B, I, h, w)
+        x = x.flatten(2).transpose(1, 2).flatten(0, 1)  # (B * N, I)
+        return self.proj(self.act(self.norm(x))).view(B, N, -1)  # (B, N, C)
+
+
+@torch.fx.wrap
+@register_notrace_function  # reason: branches on the number of tokens
+def attend_in_areas(q: Tensor, k: Tensor, v: Tensor, patches: int, area: int) -> Tensor:
+    """Attention (B, heads, N, d) of the last `patches` tokens among runs of `area` of them (the last run may be
+    shorter), and of those before, the class token, to all."""
+    B, H, N, D = q.shape
+    first = N - patches
+    rest = N - patches % area
+    out = []
+    if first > 0:
+        out.append(F.scaled_dot_product_attention(q[:, :, :first], k, v))
+    if rest > first:  # whole areas as so many heads
+        runs = [t[:, :, first:rest].reshape(B, -1, area, D) for t in (q, k, v)]
+        out.append(F.scaled_dot_product_attention(runs[0], runs[1], runs[2]).reshape(B, H, rest - first, D))
+    if rest < N:
+        out.append(F.scaled_dot_product_attention(q[:, :, rest:], k[:, :, rest:], v[:, :, rest:]))
+    return torch.cat(out, dim=2)
+
+
+class LocalAttention(nn.Module):
+    """Locality "area": attention of a patch token to the `kernel_size` tokens of its area.
+
+    The paper gives areas of 14, 28 and 49 tokens and no shape. Here they are runs of the raster sequence, as for the
+    convolution; of its 14 x 14 patches 14 and 28 are one row and two. Areas do not overlap. The class token lies in
+    none: it attends to all tokens, and no patch to it.
+    """
+
+    def __init__(self, dim: int, genes: GLiTBlock, as_printed: bool = False, device=None, dtype=None) -> None:
+        super().__init__()
+        dd = {"device": device, "dtype": dtype}
+        self.area = genes.kernel_size
+        self.num_heads = genes.local_heads
+        self.head_dim = int(dim // genes.local_heads * genes.expansion)
+        self.qkv = QkvLinear(dim, self.num_heads, self.head_dim, **dd)
+        self.proj = HeadProjection(self.num_heads, self.head_dim, dim, **dd)
+
+    def forward(self, x: Tensor, height: int, width: int) -> Tensor:
+        B, N, _ = x.shape
+        qkv = self.qkv(x).view(B, N, self.num_heads, 3, self.head_dim).permute(3, 0, 2, 1, 4)  # (3, B, h, N, d)
+        q, k, v = qkv.unbind(0)
+        x = attend_in_areas(q, k, v, height * width, self.area)
+        return self.proj(x.transpose(1, 2).flatten(2))  # (B, N, C)
+
+
+# The gene `locality` chooses the module; it is built as module(dim, genes, as_printed, device=, dtype=) and maps
+# (B, N, dim), given the height and width of the grid of patches.
+LOCALITIES: dict[str, Any] = {"conv1d": LocalConv1d, "conv2d": LocalConv2d, "area": LocalAttention}
 
 
 class Block(nn.Module):
     """Pre-norm block: attention on the first channels, locality on the others, concatenated; then an MLP."""
 
-    def __init__(self, dim: int, genes: GLiTBlock, drop_path: float = 0.0, device=None, dtype=None) -> None:
+    def __init__(
+        self, dim: int, genes: GLiTBlock, drop_path: float = 0.0, as_printed: bool = False, device=None, dtype=None
+    ) -> None:
         super().__init__()
         dd = {"device": device, "dtype": dtype}
         self.global_dim = dim * genes.global_heads // genes.num_heads
         self.local_dim = dim * genes.local_heads // genes.num_heads
         self.norm1 = nn.LayerNorm(dim, eps=1e-6, **dd)
         self.attn = Attention(self.global_dim, genes.global_heads, genes.head_dim, **dd) if genes.global_heads else None
-        self.local = LOCALITIES[genes.locality](self.local_dim, genes, **dd) if genes.local_heads else None
+        local = LOCALITIES[genes.locality]
+        self.local = local(self.local_dim, genes, as_printed, **dd) if genes.local_heads else None
         self.norm2 = nn.LayerNorm(dim, eps=1e-6, **dd)
-        self.mlp = Mlp(dim, int(dim * genes.mlp_ratio), act_layer=nn.GELU, **dd)
+        self.mlp = Mlp(dim, int(dim * genes.mlp_ratio), act_layer=nn.SiLU if as_printed else nn.GELU, **dd)
         self.drop_path = DropPath(drop_path)
 
-    def mix(self, x: Tensor) -> Tensor:
+    def mix(self, x: Tensor, height: int, width: int) -> Tensor:
         if self.local is None:
             return self.attn(x)  # type: ignore[misc]
         if self.attn is None:
-            return self.local(x)
+            return self.local(x, height, width)
         x_global, x_local = x.split([self.global_dim, self.local_dim], dim=2)
-        return torch.cat([self.attn(x_global), self.local(x_local)], dim=2)  # (B, N, C), no joint projection
+        # (B, N, C), no joint projection
+        return torch.cat([self.attn(x_global), self.local(x_local, height, width)], dim=2)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.drop_path(self.mix(self.norm1(x)))
+    def forward(self, x: Tensor, height: int, width: int) -> Tensor:
+        x = x + self.drop_path(self.mix(self.norm1(x), height, width))
         return x + self.drop_path(self.mlp(self.norm2(x)))
 
 
@@ -151,7 +227,11 @@ class GLiT(Plain):
     Args:
         arch: an `Arch` of family "glit", its dict, its JSON, or the path of its JSON file.
         img_size: input size (one number or height and width), a multiple of the patch size.
-        global_pool: 'token' (the class token, as trained), 'avg' (mean over the patch tokens) or '' (no pooling).
+        global_pool: 'token' (the class token, as trained), 'avg' (mean over the patch tokens) or '' (no pooling);
+            by default 'token', but 'avg' where the locality "conv2d" leaves no class token.
+        as_printed: Swish in the MLP (Eq. 3) and a batch norm before the gate of the convolution module, too ("each
+            convolutional layer is followed by normalization", 3.1.1), in place of the released code's GELU and one
+            norm. The last pointwise convolution has no norm in either, and the dropouts have no printed rate.
         dynamic_img_size: take any multiple of the patch size and resample the position embedding in `forward`.
     """
 
@@ -159,13 +239,26 @@ class GLiT(Plain):
     pools = ("token", "avg", "")
     norm_eps = 1e-6
 
-    def __init__(self, arch: ArchLike, img_size: Size = 224, *, global_pool: str = "token", **kwargs: Any) -> None:
+    def __init__(
+        self, arch: ArchLike, img_size: Size = 224, *, global_pool: str | None = None, as_printed: bool = False,
+        **kwargs: Any,
+    ) -> None:  # fmt: skip
+        arch = self.parse(arch)
+        self.as_printed = as_printed
+        if global_pool is None:
+            global_pool = "token" if FAMILIES[self.family].class_token(arch) else "avg"
         super().__init__(arch, img_size, global_pool=global_pool, **kwargs)
 
-    @staticmethod
-    def make_block(arch: Arch, stage: int, index: int, *, drop_path: float = 0.0, device=None, dtype=None) -> Block:
+    def model_args(self) -> dict[str, Any]:
+        """The arguments of the constructor that make this model besides its architecture, size and classes."""
+        return {"as_printed": True} if self.as_printed else {}
+
+    def make_block(  # type: ignore[override]
+        self, arch: Arch, stage: int, index: int, *, drop_path: float = 0.0, device=None, dtype=None
+    ) -> Block:
+        """One block as the constructor builds it: genes, width and `as_printed` decide."""
         where = arch.stages[stage]
-        return Block(where.embed_dim, where.blocks[index], drop_path, device=device, dtype=dtype)  # type: ignore[arg-type]
+        return Block(where.embed_dim, where.blocks[index], drop_path, self.as_printed, device=device, dtype=dtype)
 
     def init_layer(self, module: nn.Module) -> bool:
         if hasattr(module, "init_weights"):
@@ -173,21 +266,24 @@ class GLiT(Plain):
             return True
         return super().init_layer(module)
 
-    def run_block(self, block: nn.Module, x: Tensor, *positions: Tensor) -> Tensor:
+    def positions(self, x: Tensor, height: int, width: int) -> tuple[Any, ...]:
+        return height, width
+
+    def run_block(self, block: nn.Module, x: Tensor, *positions: Any) -> Tensor:
         if self.grad_checkpointing:
             if torch.compiler.is_compiling():  # records statistics once by itself, and knows no context_fn
-                return checkpoint(block, x, use_reentrant=False)
+                return checkpoint(block, x, *positions, use_reentrant=False)
             contexts = lambda: (contextlib.nullcontext(), _frozen_statistics(block))  # noqa: E731
-            return checkpoint(block, x, use_reentrant=False, context_fn=contexts)
-        return block(x)
+            return checkpoint(block, x, *positions, use_reentrant=False, context_fn=contexts)
+        return block(x, *positions)
 
     def forward_features(self, x: Tensor) -> Tensor:
-        x, _, _ = self.embed(x)
+        x, height, width = self.embed(x)
         for block in self.blocks:
             if self.grad_checkpointing and not torch.jit.is_scripting():
-                x = self.run_block(block, x)
+                x = self.run_block(block, x, height, width)
             else:
-                x = block(x)
+                x = block(x, height, width)
         return self.norm(x)
 
 

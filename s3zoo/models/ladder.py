@@ -19,6 +19,7 @@ Ladder Side-Tuning, https://arxiv.org/abs/2206.06522, before each layer. With D 
 import copy
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,14 @@ import timm
 import torch
 import torch.nn.functional as F
 from timm.data import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
-from timm.layers import Mlp, QuickGELU, get_device_dtype
+from timm.layers import Mlp, QuickGELU, get_device_dtype, register_notrace_module
 from timm.models import checkpoint, generate_default_cfgs, register_model
+from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
-from s3zoo.arch import Arch
+from s3zoo.arch import Arch, Stage
 from s3zoo.families.ladder import BASE, LadderBlock
-from s3zoo.models._base import ArchLike, Size, ZooModel, init_linear
+from s3zoo.models._base import ArchLike, Size, ZooModel, init_linear, to_size
 from s3zoo.models.layers import DropPath, HeadLinear, HeadProjection
 from s3zoo.models.loading import IMAGENET, build, find_weights, fit_weights
 from s3zoo.models.official import unwrap
@@ -214,14 +216,81 @@ def tower_features(tower: nn.Module, images: Tensor, depth: int) -> Tensor:
     return torch.stack(layers, dim=1)  # (B, depth, T, D)
 
 
-class Ladder(ZooModel):
-    """The decoder that an `Arch` of family "ladder" describes, and the frozen tower that it reads.
+@register_notrace_module  # reason: it reads the actual shape, and runs a network that is no part of this one
+class Reader(nn.Module):
+    """The frozen tower, and what decoders read of it.
 
-    The tower is no submodule: it is in neither `parameters()` nor `state_dict()`, is never trained, and copies of the
-    model share it. It goes where the decoder goes. A model that leaves the meta device gets its tower built then.
+    The tower is no submodule: it is in neither `parameters()` nor `state_dict()`, and copies share it. It goes where
+    the decoder goes; on leaving the meta device it is built.
+    """
+
+    tower: nn.Module
+
+    def __init__(self, tower: nn.Module, in_chans: int, img_size: tuple[int, int]) -> None:
+        super().__init__()
+        self.in_chans = in_chans
+        self.img_size = img_size
+        self.set_tower(tower)
+        vit: Any = tower
+        self.grid_size: tuple[int, int] = vit.patch_embed.grid_size
+        self.num_prefix_tokens: int = vit.num_prefix_tokens
+        self.num_tokens = vit.patch_embed.num_patches + vit.num_prefix_tokens
+        self.embed_dim: int = vit.embed_dim
+
+    def set_tower(self, tower: nn.Module) -> None:
+        self.__dict__["tower"] = tower.eval().requires_grad_(False)  # past nn.Module, which would register it
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Reader":
+        super()._apply(fn, recurse)
+        there = next(self.tower.parameters()).device
+        here = fn(torch.empty(0, device=there)).device
+        if here != there and here.type != "meta":
+            if there.type != "meta":
+                self.set_tower(copy.deepcopy(self.tower).to(here))  # a copy: others may read this one
+            elif hasattr(self.tower, "tower_source"):
+                self.set_tower(build_tower(**self.tower.tower_source, device=here))  # type: ignore[arg-type]
+            else:
+                raise ValueError("The tower has no weights (it is on the meta device); give it by its name in timm.")
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Reader":
+        twin = self.__class__.__new__(self.__class__)
+        memo |= {id(self): twin, id(self.tower): self.tower}
+        twin.__dict__ = copy.deepcopy(self.__dict__, memo)
+        return twin
+
+    def features(self, images: Tensor, depth: int) -> Tensor:
+        """What the last `depth` blocks put out: (batch, depth, tokens, width)."""
+        if images.ndim != 4 or tuple(images.shape[1:]) != (self.in_chans, *self.img_size):
+            raise ValueError(
+                f"The input has shape {list(images.shape)}, but must be (batch, {self.in_chans}, {self.img_size[0]}, "
+                f"{self.img_size[1]}), or (batch, layers, {self.num_tokens}, {self.embed_dim}) for features; resize "
+                "the images, or build the model for theirs."
+            )
+        return tower_features(self.tower, images, depth)
+
+    def forward(self, x: Tensor | Sequence[Tensor], depth: int) -> Tensor:
+        """The last `depth` layers of the features that were given, or of those of the images that were."""
+        if not isinstance(x, Tensor):
+            x = torch.stack(list(x), dim=1)  # (B, layers, T, D)
+        if x.ndim != 4 or tuple(x.shape[2:]) != (self.num_tokens, self.embed_dim):
+            x = self.features(x, depth)
+        if x.shape[1] < depth:
+            raise ValueError(
+                f"The features have {x.shape[1]} layers, but the decoder reads {depth}; take them with "
+                f"tower_features(images, depth={depth}) or more."
+            )
+        return x[:, -depth:]
+
+
+class Ladder(ZooModel):
+    """The decoder that an `Arch` of family "ladder" describes, and the frozen tower that it reads (see `Reader`).
 
     The input is a batch of images, or of features that `tower_features` gave: (batch, layers, tokens, width), or a
     list of the layers. A decoder with fewer layers takes the last ones.
+
+    Its feature maps are those of the tower's blocks that it reads, then what each layer reads of them, behind its
+    ladder. The decoder itself has one token, the query.
 
     Args:
         arch: an `Arch`, its dict or JSON, or the path of a JSON file; its `patch_size` must be the tower's.
@@ -230,6 +299,7 @@ class Ladder(ZooModel):
         tower_sha256: what the `fingerprint` of a tower given by name must be; empty: anything.
         ladder: "bottleneck", "linear" or "none".
         gate: mix what the layer before has read into what a layer reads.
+        global_pool: "token" (the query) or "" (the same with an axis of one token).
         drop_rate: dropout before the classifier.
         drop_path_rate: stochastic depth of the last layer; it rises linearly from 0 at the first.
     """
@@ -237,8 +307,6 @@ class Ladder(ZooModel):
     family = "ladder"
     classifier = "head"
     no_decay = r"^query$"
-    tower: nn.Module
-    global_pool = "token"
 
     def __init__(
         self,
@@ -261,42 +329,55 @@ class Ladder(ZooModel):
         dd = {"device": device, "dtype": dtype}
         if ladder not in LADDERS:
             raise ValueError(f"ladder is {ladder!r}, but must be one of {', '.join(map(repr, LADDERS))}.")
-        _check_pool(global_pool)
+        self.global_pool = _pool(global_pool)
         self.ladder = ladder
         self.gate = gate
-        self.img_size = (img_size, img_size) if isinstance(img_size, int) else (img_size[0], img_size[1])
         self.grad_checkpointing = False
+        self.output_fmt = "NLC"
+        self.dropped = 0  # layers at the end that were pruned: the others still read what they read
+        size = self._size(img_size)
         if isinstance(tower, str):
-            tower = build_tower(tower, pretrained_tower, self.img_size, in_chans, **dd, sha256=tower_sha256)
-        self._set_tower(tower)
-        self._check_tower()
-        vit: Any = tower
-        self.num_tokens = vit.patch_embed.num_patches + vit.num_prefix_tokens
-        self.embed_dim = self.num_features = self.head_hidden_size = vit.embed_dim
+            tower = build_tower(tower, pretrained_tower, size, in_chans, **dd, sha256=tower_sha256)
+        self._check_tower(tower, size)
+        self.reader = Reader(tower, in_chans, size)
+        self.embed_dim = self.num_features = self.head_hidden_size = self.reader.embed_dim
+        depth, blocks = self.arch.depths[0], len(tower.blocks)  # type: ignore[arg-type]
+        modules = [f"tower.blocks.{blocks - depth + i}" for i in range(depth)] + [f"blocks.{i}" for i in range(depth)]
+        self.feature_info = [
+            dict(num_chs=self.embed_dim, reduction=self.arch.patch_size, module=module) for module in modules
+        ]
 
         self.query = nn.Parameter(torch.zeros(1, 1, self.embed_dim, **dd))
         self.blocks = nn.ModuleList(self.make_blocks(0, drop_path_rate, **dd))
-        self.norm = nn.LayerNorm(self.embed_dim, **dd)
+        self.norm: nn.Module = nn.LayerNorm(self.embed_dim, **dd)
         self.head_drop = nn.Dropout(drop_rate)
         self.head: nn.Module = nn.Linear(self.embed_dim, num_classes, **dd) if num_classes else nn.Identity()
         self.init_weights(needs_reset=False)
 
     # The tower
 
-    def _set_tower(self, tower: nn.Module) -> None:
-        self.__dict__["tower"] = tower.eval().requires_grad_(False)  # past nn.Module, which would register it
+    @property
+    def tower(self) -> nn.Module:
+        return self.reader.tower
 
-    def _check_tower(self) -> None:
-        tower: Any = self.tower
+    @property
+    def img_size(self) -> tuple[int, int]:
+        return self.reader.img_size
+
+    def _size(self, img_size: Any) -> tuple[int, int]:
+        patch = self.arch.patch_size
+        return to_size(img_size, lambda side: side % patch == 0, f"a multiple of the patch size {patch}, or a pair")
+
+    def _check_tower(self, tower: Any, size: tuple[int, int]) -> None:
         name = (getattr(tower, "pretrained_cfg", None) or {}).get("architecture", type(tower).__name__)
         if not all(hasattr(tower, part) for part in ("blocks", "num_prefix_tokens", "forward_intermediates")):
             raise _no_transformer(name)
         embed = tower.patch_embed
-        size, chans, patch = tuple(embed.img_size), embed.proj.weight.shape[1], embed.patch_size[0]
-        if (size, chans) != (self.img_size, self.in_chans):
+        built, chans, patch = tuple(embed.img_size), embed.proj.weight.shape[1], embed.patch_size[0]
+        if (built, chans) != (size, self.in_chans):
             raise ValueError(
-                f"The tower {name} is built for img_size {size} and in_chans {chans}, but the decoder for "
-                f"{self.img_size} and {self.in_chans}; build both for the same."
+                f"The tower {name} is built for img_size {built} and in_chans {chans}, but the decoder for "
+                f"{size} and {self.in_chans}; build both for the same."
             )
         if patch != self.arch.patch_size:
             raise ValueError(
@@ -333,47 +414,29 @@ class Ladder(ZooModel):
             "gate": self.gate,
         }
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Ladder":
-        super()._apply(fn, recurse)
-        here, there = self.query.device, next(self.tower.parameters()).device
-        if here != there and here.type != "meta":
-            if there.type != "meta":
-                self._set_tower(copy.deepcopy(self.tower).to(here))  # a copy: others may read this one
-            elif hasattr(self.tower, "tower_source"):
-                self._set_tower(build_tower(**self.tower.tower_source, device=here))  # type: ignore[arg-type]
-            else:
-                raise ValueError("The tower has no weights (it is on the meta device); give it by its name in timm.")
-        return self
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Ladder":
-        twin = self.__class__.__new__(self.__class__)
-        memo |= {id(self): twin, id(self.tower): self.tower}
-        twin.__dict__ = copy.deepcopy(self.__dict__, memo)
-        return twin
+    def set_input_size(self, img_size: Size) -> None:
+        """Build the tower for another input size; the decoder is the same for all."""
+        size = self._size(img_size)
+        if size == self.img_size:
+            return
+        if hasattr(self.tower, "tower_source"):
+            source: dict[str, Any] = {**self.tower.tower_source, "img_size": size}  # type: ignore[dict-item]
+            tower: Any = build_tower(**source, device=next(self.tower.parameters()).device)
+        else:
+            tower = copy.deepcopy(self.tower)  # others may read this one
+            tower.set_input_size(img_size=size)
+        self.reader = Reader(tower, self.in_chans, size)
 
     def tower_features(self, images: Tensor, depth: int | None = None) -> Tensor:
         """What decoders of up to `depth` layers (as many as this one has) read: (batch, depth, tokens, width)."""
-        if images.ndim != 4 or tuple(images.shape[1:]) != (self.in_chans, *self.img_size):
-            raise ValueError(
-                f"The input has shape {list(images.shape)}, but must be (batch, {self.in_chans}, {self.img_size[0]}, "
-                f"{self.img_size[1]}), or (batch, layers, {self.num_tokens}, {self.embed_dim}) for features; resize "
-                "the images, or build the model for theirs."
-            )
-        return tower_features(self.tower, images, len(self.blocks) if depth is None else depth)
-
-    def _layers(self, x: Tensor | Sequence[Tensor]) -> list[Tensor]:
-        if not isinstance(x, Tensor):
-            x = torch.stack(list(x), dim=1)  # (B, layers, T, D)
-        if x.ndim != 4 or tuple(x.shape[2:]) != (self.num_tokens, self.embed_dim):
-            x = self.tower_features(x)
-        if x.shape[1] < len(self.blocks):
-            raise ValueError(
-                f"The features have {x.shape[1]} layers, but the decoder reads {len(self.blocks)}; take them with "
-                f"tower_features(images, depth={len(self.blocks)}) or more."
-            )
-        return list(x[:, -len(self.blocks) :].to(self.query.dtype).unbind(1))
+        return self.reader.features(images, self._depth if depth is None else depth)
 
     # The decoder
+
+    @property
+    def _depth(self) -> int:
+        """How many layers are read."""
+        return len(self.blocks) + self.dropped
 
     def make_block(  # type: ignore[override]
         self, arch: Arch, stage: int, index: int, *, drop_path: float = 0.0, device=None, dtype=None
@@ -414,7 +477,8 @@ class Ladder(ZooModel):
         return self.head
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        _check_pool(global_pool)
+        if global_pool is not None:
+            self.global_pool = _pool(global_pool)
         dd = get_device_dtype(self)
         self.num_classes = num_classes
         self.head = nn.Linear(self.embed_dim, num_classes, **dd) if num_classes else nn.Identity()
@@ -422,22 +486,85 @@ class Ladder(ZooModel):
         if isinstance(self.head, nn.Linear):
             init_linear(self.head)
 
+    def __prepare_scriptable__(self) -> nn.Module:
+        raise ValueError(
+            "torch.jit.script cannot compile a decoder, whose tower is no part of it; use torch.jit.trace,"
+            " torch.compile or `s3zoo export`."
+        )
+
+    def _run(self, block: nn.Module, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        return checkpoint(block, *inputs) if self.grad_checkpointing else block(*inputs)
+
+    def forward_intermediates(
+        self,
+        x: Tensor | Sequence[Tensor],
+        indices: int | list[int] | None = None,
+        return_prefix_tokens: bool = False,
+        norm: bool = False,
+        stop_early: bool = False,
+        output_fmt: str = "NCHW",
+        intermediates_only: bool = False,
+    ) -> Any:
+        """The maps in `indices` (the last n if an int) of those in `feature_info`, and the final features.
+
+        Args:
+            return_prefix_tokens: give pairs of a map and the tower's class token (B, 1, C).
+            norm: apply the norm through which a layer reads to its map; the tower's have none.
+            stop_early: run no layer after the last one that is wanted; the tower is always run.
+            output_fmt: "NCHW" or "NLC".
+        """
+        if output_fmt not in ("NCHW", "NLC"):
+            raise ValueError(f"output_fmt is {output_fmt!r}, but must be 'NCHW' or 'NLC'.")
+        take, last = feature_take_indices(self._depth + len(self.blocks), indices)
+        layers = self.reader(x, self._depth).to(self.query.dtype)  # (B, layers, T, D)
+        found = [layers[:, i] for i in range(self._depth)]
+        query, read = self.query.repeat(layers.shape[0], 1, 1), layers[:, 0]
+        for i, block in enumerate(self.blocks[: max(last + 1 - self._depth, 0)] if stop_early else self.blocks):
+            query, read = self._run(block, query, layers[:, i], read)
+            found.append(block.norm3(read) if norm else read)  # type: ignore[operator]
+        maps: list[Any] = []
+        for i in take:
+            prefix, tokens = found[i].tensor_split([self.reader.num_prefix_tokens], dim=1)
+            if output_fmt == "NCHW":
+                tokens = tokens.transpose(1, 2).unflatten(2, self.reader.grid_size).contiguous()  # (B, D, h, w)
+            maps.append((tokens, prefix) if return_prefix_tokens and prefix.shape[1] else tokens)
+        return maps if intermediates_only else (self.norm(query), maps)
+
+    def prune_intermediate_layers(
+        self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
+    ) -> list[int]:
+        """Drop the layers that the intermediates `indices` do not need, but for the first."""
+        take, last = feature_take_indices(self._depth + len(self.blocks), indices)
+        kept = max(last + 1 - self._depth, 1)
+        self.dropped += max(len(self.blocks) - kept, 0)
+        self.blocks = self.blocks[:kept]
+        stage = self.arch.stages[0]
+        self.arch = replace(self.arch, stages=(Stage(stage.embed_dim, stage.blocks[:kept]),))
+        if prune_norm:
+            self.norm = nn.Identity()
+        if prune_head:
+            self.reset_classifier(0, "")
+        return take
+
     def forward_features(self, x: Tensor | Sequence[Tensor]) -> Tensor:
-        """The query after the last layer and the norm, (batch, width)."""
-        layers = self._layers(x)
-        query, read = self.query.repeat(layers[0].shape[0], 1, 1), layers[0]  # (B, 1, D), (B, T, D)
-        for block, y in zip(self.blocks, layers, strict=True):
-            query, read = checkpoint(block, query, y, read) if self.grad_checkpointing else block(query, y, read)
-        return self.norm(query[:, 0])
+        """The query after the last layer and the norm, (batch, 1, width)."""
+        layers = self.reader(x, self._depth).to(self.query.dtype)  # (B, layers, T, D)
+        query, read = self.query.repeat(layers.shape[0], 1, 1), layers[:, 0]  # (B, 1, D), (B, T, D)
+        for i, block in enumerate(self.blocks):
+            query, read = self._run(block, query, layers[:, i], read)
+        return self.norm(query)
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        x = self.head_drop(x)
+        x = self.head_drop(x[:, 0] if self.global_pool else x)
         return x if pre_logits else self.head(x)
 
 
-def _check_pool(global_pool: str | None) -> None:
-    if global_pool not in (None, "token"):
-        raise ValueError(f"global_pool is {global_pool!r}, but must be 'token': a decoder has one query, none to pool.")
+def _pool(global_pool: str) -> str:
+    if global_pool not in ("token", ""):
+        raise ValueError(
+            f"global_pool is {global_pool!r}, but must be 'token' or '': a decoder has one query, none to pool."
+        )
+    return global_pool
 
 
 def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dict[str, Tensor]:
@@ -449,8 +576,6 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dic
 
 
 def _create_ladder(variant: str, pretrained: bool = False, **kwargs: Any) -> Ladder:
-    if kwargs.pop("features_only", False):
-        raise ValueError(f"{variant} is a decoder without feature maps; use features_only with its tower, {TOWER!r}.")
     return build(Ladder, checkpoint_filter_fn, variant, pretrained, _NO_DECODERS, **kwargs)
 
 
@@ -468,7 +593,7 @@ def _cfg(**kwargs: Any) -> dict[str, Any]:
         "fixed_input_size": True,
         "mean": OPENAI_CLIP_MEAN,
         "std": OPENAI_CLIP_STD,
-        "first_conv": None,  # the tower's, which is not ours to adapt
+        "first_conv": (),  # only the tower has one, which is built for any number of channels
         "classifier": "head",
         "license": "apache-2.0",
         **kwargs,

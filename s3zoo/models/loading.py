@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from s3zoo import cost
 from s3zoo.arch import Arch
-from s3zoo.models._base import Plain, ZooModel
+from s3zoo.models._base import Hierarchical, Plain, ZooModel
 from s3zoo.models.folder import (
     CONFIG,
     WEIGHTS,
@@ -125,13 +125,14 @@ def grid_side(pos_embed: Tensor) -> int:
 
 def fit_pos_embed(pos_embed: Tensor, model: Plain) -> Tensor:
     """The embedding on the grid of the model; it was made for that of the config, else the model's, else a square."""
-    grid, tokens = model.patch_embed.grid_size, pos_embed.shape[1] - 1
+    grid, prefix = model.patch_embed.grid_size, model.num_prefix_tokens
+    tokens = pos_embed.shape[1] - prefix
     size = (getattr(model, "pretrained_cfg", None) or {}).get("input_size")
     named = [(size[-2] // model.patch_size, size[-1] // model.patch_size)] if size else []
     side = math.isqrt(max(tokens, 0))
     for old in (*named, grid, (side, side)):
         if old[0] * old[1] == tokens > 0:
-            return resample_abs_pos_embed(pos_embed, new_size=list(grid), old_size=list(old))
+            return resample_abs_pos_embed(pos_embed, list(grid), list(old), num_prefix_tokens=prefix)
     raise ValueError(
         f"The checkpoint's position embedding has {tokens} patches, which is no square grid; name its input_size in "
         "pretrained_cfg_overlay."
@@ -228,7 +229,7 @@ def build(
     elif cfg.source == "hf-hub":
         read_network(Path(download_from_hf(str(cfg.hf_hub_id), CONFIG, cache_dir=cache_dir)).parent)
     kwargs["arch"] = arch = Arch.parse(kwargs["arch"])
-    out_indices = 3 if issubclass(model, Plain) else tuple(range(len(arch.stages)))
+    out_indices = tuple(range(len(arch.stages))) if issubclass(model, Hierarchical) else 3
     feature_cfg = dict(out_indices=out_indices, flatten_sequential=True, feature_cls="getter")
     feature_cfg |= kwargs.pop("feature_cfg", None) or {}
     given: Any = cfg

@@ -21,7 +21,7 @@ from s3zoo.training.registry import load_config as load_config  # for configs of
 class Data:
     """Where images come from, how they are split and how they are seen.
 
-    `name` is "digits" (scikit-learn's, bundled) or whatever `timm.data.create_dataset` reads: "" for a folder or tar
+    `name` is "digits" (bundled) or whatever `timm.data.create_dataset` reads: "" for a folder or tar
     file at `root` (with class folders), "torch/cifar10", "hfds/org/name", …
     """
 

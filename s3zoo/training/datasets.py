@@ -37,7 +37,7 @@ DATASETS = {
     "sun397": _set("hfds/tanganke/sun397", 397, 224),  # S4 does not print its division
     "digits": dataclasses.replace(
         AS_MODEL, name="digits", num_classes=10, random_crop_pad=1, hflip=0.0, color_jitter=0.0
-    ),  # 1,437 and 360; bundled with scikit-learn
+    ),  # 1,437 and 360; bundled
 }
 
 

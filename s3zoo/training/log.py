@@ -1,15 +1,16 @@
-"""What is seen while a run goes on: lines on the terminal and in `log.txt`, a progress bar, TensorBoard curves."""
+"""What is seen while a run goes on: lines on the terminal and in `log.txt`, a progress bar, curves in trackers."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from tqdm import tqdm
 
 from s3zoo.files import disk_full_as_user_error
+from s3zoo.training.trackers import Tracker, chosen
 
 _PLAIN_SECONDS = 20.0  # between progress lines where there is no terminal
 
@@ -50,11 +51,11 @@ class Progress:
 class Log:
     """What a run tells its user, on the terminal and in its folder. Only the first rank does."""
 
-    def __init__(self, folder: Path | None, *, speaks: bool = True, tensorboard: bool = True) -> None:
+    def __init__(self, folder: Path | None, *, speaks: bool = True, tracks: bool = True) -> None:
         self._folder, self._speaks = folder, speaks
         self._progress: Progress | None = None
-        self._writer: Any = None
-        self._tensorboard = tensorboard and folder is not None and speaks
+        self._to_open = chosen() if tracks and folder is not None and speaks else {}
+        self._trackers: dict[str, Tracker] = {}
         if folder is not None and speaks:
             folder.mkdir(parents=True, exist_ok=True)
 
@@ -79,27 +80,30 @@ class Log:
             self._progress = None
 
     def metrics(self, name: str, step: int, values: dict[str, float]) -> None:
-        """A line for people and points for TensorBoard."""
+        """A line for people and points for trackers."""
         self.say(f"{name}: epoch {step + 1}: " + ", ".join(f"{k} {v:.4g}" for k, v in values.items()))
         self.curve(name, step, values)
 
     def curve(self, name: str, step: int, values: dict[str, float]) -> None:
-        if not self._tensorboard:
-            return
-        if self._writer is None:
-            from torch.utils.tensorboard import (
-                SummaryWriter,
-            )  # slow to import, so only when there is something to write
+        """Points for trackers. One that fails is left out from then on: nobody's run ends for want of a curve."""
+        while self._to_open:
+            key, build = self._to_open.popitem()
+            self._tracked(key, lambda: self._trackers.update({key: build(self._folder)}))  # noqa: B023 (called here)
+        for key, tracker in list(self._trackers.items()):
+            self._tracked(key, lambda: tracker.curve(name, step, values))  # noqa: B023
 
-            self._writer = SummaryWriter(str(self._folder / "tensorboard"))  # type: ignore[operator]
-        for key, value in values.items():
-            self._writer.add_scalar(f"{name}/{key}", value, step)
+    def _tracked(self, key: str, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception as error:  # whatever a tracker raises
+            self._trackers.pop(key, None)
+            self.say(f"The tracker {key} failed ({type(error).__name__}: {error}); the run goes on without it.")
 
     def close(self) -> None:
         self.close_progress()
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        for key, tracker in list(self._trackers.items()):
+            self._tracked(key, tracker.close)
+        self._trackers = {}
 
 
 def _duration(seconds: float) -> str:

@@ -15,7 +15,7 @@ from s3zoo.training.log import Log
 from s3zoo.training.loop import Interrupted, Stop
 
 Result = dict[str, Any]
-BEGUN = {".lock", "log.txt", "run.json", "tensorboard"}  # all that is in a run's folder before the first step
+BEGUN = {".lock", "log.txt", "run.json", "tensorboard", "wandb"}  # all that is in a run's folder before the first step
 
 
 def run_job(

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 import s3zoo.models  # noqa: F401  (registers the networks)
 from s3zoo.arch import Arch, Stage
+from s3zoo.families import FAMILIES
 from s3zoo.families.s3 import S3Block
 from s3zoo.models._base import Hierarchical, ZooModel
 from s3zoo.models.folder import WEIGHTS
@@ -327,6 +328,8 @@ def _swin_arch(net: Any) -> Arch:
 
 def _feature_info(net: Any, name: str) -> list[tuple[int, int, int]]:
     """Index, stride and channels of the maps; a stem's map at stride 2 is none of them, as in mmdet's ResNet."""
+    if isinstance(net, ZooModel) and FAMILIES[net.family].reads_tower:
+        raise ValueError(f"{name} reads a frozen network, which takes images of one size; use another network.")
     if not hasattr(net, "forward_intermediates") or not hasattr(net, "group_matcher"):
         raise ValueError(f"{name} does not give its feature maps (timm's forward_intermediates); use another network.")
     info = net.feature_info

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from s3zoo.checks import Threads, typed
 from s3zoo.training.config import load_config, overridden
+from s3zoo.training.registry import names
 from s3zoo.transfer.vqa.config import VqaData, VqaRun
 
 DEFAULT = "easy_vqa"
@@ -87,6 +88,11 @@ def _add_data(parser: argparse.ArgumentParser, splits: str) -> None:
 def _train(arguments: argparse.Namespace) -> int:
     settings = arguments.set + ([f"data.root={arguments.data}"] if arguments.data else [])
     run = overridden(load_config(arguments.config, VqaRun, "vqa"), settings)
+    if run.data.name == "easy_vqa" and run.data.root:
+        raise ValueError(
+            f"data.root is {run.data.root!r}, but the config {arguments.config!r} takes easy-VQA from its package; name"
+            f" a config for VQA v2's files, such as {_for_files()}, or leave --data out."
+        )
     if arguments.dry_run:
         print(plan(run))
         return 0
@@ -95,6 +101,12 @@ def _train(arguments: argparse.Namespace) -> int:
 
     out = arguments.out or Path("runs") / run.name
     return run_job(run, out, lambda *args: VqaTraining(*args)(), seeds=arguments.seeds, table=seeds_table)
+
+
+def _for_files() -> str:
+    """The first shipped config that reads a folder."""
+    found = (name for name in names("vqa") if load_config(name, VqaRun, "vqa").data.name != "easy_vqa")
+    return repr(next(found))
 
 
 def plan(run: VqaRun) -> str:
@@ -128,6 +140,12 @@ def _opened(arguments: argparse.Namespace, splits: tuple[str, str]) -> tuple[Any
 
     torch.set_num_threads(typed(arguments.threads, Threads, "--threads"))
     loaded = model.load(arguments.model)
+    trained = loaded[3]["s3zoo"].get("provenance", {}).get("data", "")
+    if trained == "vqa_v2" and not arguments.data:
+        raise ValueError(
+            f"{arguments.model} was trained on VQA v2, and without --data easy-VQA would be asked; give VQA v2's folder"
+            " as --data."
+        )
     return loaded, *_data(arguments, splits, loaded[3]["data"])
 
 
