@@ -33,6 +33,7 @@ COMMANDS = {
     "docs": Command("s3zoo.manual:main", "list the documents that come with s3zoo, or print one"),
     "config": Command("s3zoo.training.registry:main", "list the configs, or write one as a Python file of your own"),
     "evaluate": Command("s3zoo.evaluate:main", "accuracy, size, speed and memory of models on a dataset"),
+    "verify": Command("s3zoo.verify:main", "compare the accuracy of published weights with that on their card"),
     "predict": Command("s3zoo.predict:main", "the five likeliest classes of an image"),
     "inspect": Command("s3zoo.inspection:main", "draw what a network attends to: maps, distances, similarity of heads"),
     "publish": Command("s3zoo.hub:main", "make a Hugging Face Hub repository of a run or a model folder, and push it"),

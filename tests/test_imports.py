@@ -24,7 +24,7 @@ LAYERS = [
     {"training"},
     {"search"},
     {"export", "cards", "convert", "transfer", "evaluate", "predict", "inspection"},
-    {"hub", "study", "zoo"},
+    {"hub", "study", "verify", "zoo"},
     {"cli", "doctor", "manual"},
     {"__main__"},
 ]
