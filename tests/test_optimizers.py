@@ -1,12 +1,14 @@
 """Runs that are cut in two end with the same bits, whatever optimizer of timm they use; or are refused at once."""
 
 import dataclasses
+import inspect
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
-from timm.optim import list_optimizers
+from timm.optim import get_optimizer_class, list_optimizers
 from torch import nn
 
 from s3zoo.training import checkpoint
@@ -14,7 +16,7 @@ from s3zoo.training.config import Train
 from s3zoo.training.distributed import Ranks
 from s3zoo.training.log import Log
 from s3zoo.training.loop import Interrupted, ModelTask, Stop, check, fit
-from s3zoo.training.optimizers import check_optimizer
+from s3zoo.training.optimizers import FUSED, check_optimizer, make_optimizer
 
 ONE = Ranks(0, 1, torch.device("cpu"))
 STEPS, CUT = 13, 7  # Lookahead's slow weights are made in step 6 and moved in step 12
@@ -73,6 +75,18 @@ def test_a_run_cut_in_two_is_the_same_run(tmp_path, one_thread, name, wrapper):
     assert all(value.isfinite().all() for value in whole.values())
     for key, value in whole.items():
         assert torch.equal(value, again[key]), key
+
+
+def test_every_optimizer_that_can_steps_fused():
+    names = [name for name in list_optimizers() if not name.startswith(ELSEWHERE)]
+    can = [name for name in names if "fused" in inspect.signature(get_optimizer_class(name, False)).parameters]
+    assert sorted(FUSED) == sorted(can)
+    weight = nn.Parameter(torch.ones(2, 2))
+    for name in names:
+        task = SimpleNamespace(weights={"w": weight}, no_decay=(), lr_scale={})
+        if name not in REFUSED:
+            group = make_optimizer(task, Train(opt=name)).param_groups[0]
+            assert group.get("fused", None) == (True if name in FUSED else None), name
 
 
 class Forgetful(torch.optim.SGD):

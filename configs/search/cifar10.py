@@ -1,4 +1,4 @@
-"""The papers' searches on CIFAR-10 at 32 x 32, small enough for two cores and an evening."""
+"""The papers' searches on CIFAR-10 at 32 x 32, small enough for two cores and an evening; candidates race."""
 
 from dataclasses import replace
 
@@ -64,7 +64,9 @@ def cifar10_s3_2core() -> SearchRun:
             limit="macs<=7M",
             backtrack=True,
         ),
-        arch_search=ArchSearch(budgets=("macs<=7M",), population=40, generations=5, crossover=20, mutation=20),
+        arch_search=ArchSearch(
+            budgets=("macs<=7M",), population=40, generations=5, crossover=20, mutation=20, racing=True
+        ),
         final=Final(mode="retrain", train=SCRATCH),
     )
 
@@ -105,7 +107,9 @@ def cifar10_s4_vit_2core() -> SearchRun:
         space_search=SpaceSearch(
             method="s4", iterations=3, pairs=20, significance=2.0, random_samples=50, limit="params<=120K"
         ),
-        arch_search=ArchSearch(budgets=("params<=120K",), population=40, generations=5, crossover=20, mutation=20),
+        arch_search=ArchSearch(
+            budgets=("params<=120K",), population=40, generations=5, crossover=20, mutation=20, racing=True
+        ),
         final=Final(mode="retrain", train=SCRATCH),
     )
 
@@ -267,7 +271,7 @@ def cifar10_glit_2core() -> SearchRun:
         ),
         space_search=SpaceSearch(method="none"),
         arch_search=ArchSearch(
-            budgets=("macs<=9M",), population=40, generations=5, crossover=20, mutation=20, p_block=0.1
+            budgets=("macs<=9M",), population=40, generations=5, crossover=20, mutation=20, p_block=0.1, racing=True
         ),
         final=Final(
             mode="retrain",

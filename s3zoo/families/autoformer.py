@@ -48,7 +48,8 @@ class AutoFormer(Family):
         return frame._replace(macs_paper=paper + (patches + 1) * dim * shape.num_classes)
 
     def block_cost(self, block: Any, width: int, stage: int, shape: Shape) -> Cost:
-        """Relative positions cost four products of tokens x 30 rows, not of tokens x tokens.
+        """Relative positions cost four products of tokens x 30 rows, not of tokens x tokens. (What the model computes
+        besides, because one wider product is faster than several narrow ones, does not count.)
 
         AutoFormer's own counter takes the class token twice, norms as one MAC per element, biases never, and 14 per
         pair of tokens for the relative positions.

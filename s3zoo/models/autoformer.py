@@ -22,7 +22,7 @@ from s3zoo.arch import Arch, Stage
 from s3zoo.families.autoformer import BASE, RELATIVE_ROWS, SMALL, TINY, AutoFormerBlock
 from s3zoo.models import official
 from s3zoo.models._base import Plain
-from s3zoo.models.layers import DropPath, HeadProjection, QkvLinear, trunc_normal_
+from s3zoo.models.layers import DropPath, HeadProjection, QkvLinear, attend, trunc_normal_
 from s3zoo.models.loading import IMAGENET, NOTHING_PUBLISHED, build, fit_pos_embed, fit_weights
 from s3zoo.models.official import unwrap
 
@@ -34,19 +34,28 @@ MAX_DISTANCE = RELATIVE_ROWS // 2 - 1  # the rows are one for the class token an
 @torch.fx.wrap
 @register_notrace_function
 def relative_rows(x: Tensor, height: int, width: int, max_distance: int = MAX_DISTANCE) -> tuple[Tensor, Tensor]:
-    """Which table row belongs to a query token and a line of keys, for tokens (class, then the grid row by row).
+    """Which table rows belong to a query and the lines of the grid, and on which lines the keys are.
 
-    Keys on one grid row share their vertical distance to a query, so there is one entry per query and grid row, and in
-    the second tensor one per query and grid column. Distances are key - query, clamped; row 0 is for every pair with
-    the class token, which is the first query and the first entry of each line.
+    Tokens are the class, then the grid row by row. Keys on one grid row share their vertical distance to a query, those
+    on one column their horizontal one, so the lines are the class and the grid's rows, then the class and the grid's
+    columns, then nothing up to a multiple of 8, which makes products faster. The first tensor (tokens, lines) counts
+    rows of the vertical and the horizontal table, one below the other: distances are key - query, clamped; a table's
+    row 0 is for every pair with the class token. The second (tokens, lines) is 1 where a token is on a line.
     """
-
     row, col = torch.arange(height, device=x.device), torch.arange(width, device=x.device)
     vertical = (row - row[:, None]).clamp(-max_distance, max_distance) + max_distance + 1  # (h, h)
     horizontal = (col - col[:, None]).clamp(-max_distance, max_distance) + max_distance + 1  # (w, w)
     vertical = vertical.unsqueeze(1).expand(-1, width, -1).flatten(0, 1)  # (h * w, h)
     horizontal = horizontal.expand(height, -1, -1).flatten(0, 1)  # (h * w, w)
-    return F.pad(vertical, [1, 0, 1, 0]), F.pad(horizontal, [1, 0, 1, 0])  # (N, 1 + h), (N, 1 + w)
+    vertical, horizontal = F.pad(vertical, [1, 0, 1, 0]), F.pad(horizontal, [1, 0, 1, 0])  # (N, 1 + h), (N, 1 + w)
+    rows = torch.cat([vertical, horizontal + 2 * (max_distance + 1)], dim=1)
+    row = F.pad(row.unsqueeze(1).expand(-1, width).flatten() + 1, [1, 0])  # (N)
+    col = F.pad(col.expand(height, -1).flatten() + 1, [1, 0])
+    on_row = row.unsqueeze(1) == torch.arange(height + 1, device=x.device)
+    on_col = col.unsqueeze(1) == torch.arange(width + 1, device=x.device)
+    lines = torch.cat([on_row, on_col], dim=1).to(x.dtype)
+    rest = -lines.shape[1] % 8
+    return F.pad(rows, [0, rest]), F.pad(lines, [0, rest])
 
 
 class Attention(nn.Module):
@@ -54,7 +63,9 @@ class Attention(nn.Module):
 
     logits_ij = q_i . (k_j + K[i,j]) / sqrt(head_dim) and out_i = sum_j a_ij (v_j + V[i,j]), where K and V are sums of a
     vertical and a horizontal table row. Instead of K and V (tokens x tokens x head_dim), queries are multiplied with
-    the tables once and the products gathered; attention is summed per table row and multiplied with the tables.
+    the tables once, and what a query needs of that is appended to it, one number per line of the grid. To keys and
+    values is appended on which lines they are. Then one product gives the logits with positions, and the other the
+    output and, next to it, the attention summed per line, which is multiplied with the tables.
     """
 
     def __init__(self, dim: int, num_heads: int, head_dim: int, device=None, dtype=None) -> None:
@@ -75,28 +86,19 @@ class Attention(nn.Module):
         for table in (self.rel_k_vertical, self.rel_k_horizontal, self.rel_v_vertical, self.rel_v_horizontal):
             trunc_normal_(table, std=0.02)
 
-    def forward(self, x: Tensor, vertical: Tensor, horizontal: Tensor) -> Tensor:
+    def forward(self, x: Tensor, rows: Tensor, lines: Tensor) -> Tensor:
         B, N, _ = x.shape
-        H, rows = self.num_heads, self.rel_k_vertical.shape[0]
-        h, w = vertical.shape[1] - 1, horizontal.shape[1] - 1
-        vertical, horizontal = vertical.expand(B, H, -1, -1), horizontal.expand(B, H, -1, -1)  # (B, H, N, 1 + h or w)
-        q, k, v = self.qkv(x).reshape(B, N, H, 3, self.head_dim).permute(3, 0, 2, 1, 4).unbind(0)  # (B, H, N, d)
-        q = q * self.scale
-
-        products = q @ torch.cat([self.rel_k_vertical, self.rel_k_horizontal]).t()  # (B, H, N, 2 * rows)
-        by_row = products[..., :rows].gather(-1, vertical)  # (B, H, N, 1 + h)
-        by_col = products[..., rows:].gather(-1, horizontal)  # (B, H, N, 1 + w)
-        bias = by_row[..., 1:].unsqueeze(-1) + by_col[..., 1:].unsqueeze(-2)  # (B, H, N, h, w)
-        bias = torch.cat([by_row[..., :1] + by_col[..., :1], bias.flatten(-2)], dim=-1)  # (B, H, N, N)
-        attn = (q @ k.transpose(-2, -1) + bias).softmax(dim=-1)
-
-        on_class, on_grid = attn[..., :1], attn[..., 1:].reshape(B, H, N, h, w)
-        zeros = attn.new_zeros([B, H, N, rows])
-        sums_v = zeros.scatter_add(-1, vertical, torch.cat([on_class, on_grid.sum(-1)], dim=-1))
-        sums_h = zeros.scatter_add(-1, horizontal, torch.cat([on_class, on_grid.sum(-2)], dim=-1))
-        tables = torch.cat([self.rel_v_vertical, self.rel_v_horizontal])  # (2 * rows, d)
-        x = attn @ v + torch.cat([sums_v, sums_h], dim=-1) @ tables  # (B, H, N, d)
-        return self.proj(x.transpose(1, 2).reshape(B, N, H * self.head_dim))
+        H, d = self.num_heads, self.head_dim
+        q, k, v = self.qkv(x).reshape(B, N, H, 3, d).permute(3, 0, 2, 1, 4).unbind(0)  # (B, H, N, d)
+        rows, lines = rows.expand(B, H, -1, -1), lines.to(q.dtype).expand(B, H, -1, -1)  # (B, H, N, lines)
+        products = q @ torch.cat([self.rel_k_vertical, self.rel_k_horizontal]).t()  # (B, H, N, table rows)
+        q = torch.cat([q, products.gather(-1, rows)], dim=-1)
+        x = attend(
+            q, torch.cat([k, lines], dim=-1), torch.cat([v, lines], dim=-1), scale=self.scale
+        )  # (B, H, N, d + lines)
+        sums = torch.zeros_like(products).scatter_add(-1, rows, x[..., d:])  # (B, H, N, table rows)
+        x = x[..., :d] + sums @ torch.cat([self.rel_v_vertical, self.rel_v_horizontal])
+        return self.proj(x.transpose(1, 2).reshape(B, N, H * d))
 
 
 class Block(nn.Module):
@@ -110,8 +112,8 @@ class Block(nn.Module):
         self.mlp = Mlp(dim, int(dim * genes.mlp_ratio), **dd)
         self.drop_path2 = DropPath(drop_path)
 
-    def forward(self, x: Tensor, vertical: Tensor, horizontal: Tensor) -> Tensor:
-        x = x + self.drop_path1(self.attn(self.norm1(x), vertical, horizontal))
+    def forward(self, x: Tensor, rows: Tensor, lines: Tensor) -> Tensor:
+        x = x + self.drop_path1(self.attn(self.norm1(x), rows, lines))
         return x + self.drop_path2(self.mlp(self.norm2(x)))
 
 
@@ -149,12 +151,12 @@ class AutoFormer(Plain):
 
     def forward_features(self, x: Tensor) -> Tensor:
         x, height, width = self.embed(x)
-        vertical, horizontal = self.positions(x, height, width)
+        rows, lines = self.positions(x, height, width)
         for block in self.blocks:
             if self.grad_checkpointing and not torch.jit.is_scripting():
-                x = checkpoint(block, x, vertical, horizontal)
+                x = checkpoint(block, x, rows, lines)
             else:
-                x = block(x, vertical, horizontal)
+                x = block(x, rows, lines)
         return self.norm(x)
 
 

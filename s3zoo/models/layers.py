@@ -1,4 +1,4 @@
-"""What several families share: projections stored per head, and drop path that does not depend on sharding.
+"""What several families share: attention, projections stored per head, and drop path that does not depend on sharding.
 
 Every parameter is stored so that a smaller network's tensor is the leading corner of a larger one's, each gene on its
 own axis (the corner rule). A module names the exceptions, spatial axes that are cropped around their centre, in
@@ -7,6 +7,7 @@ own axis (the corner rule). A module names the exceptions, spatial axes that are
 
 import torch
 import torch.nn.functional as F
+from timm.layers import register_notrace_function
 from timm.layers import trunc_normal_ as timm_trunc_normal_
 from torch import Tensor, nn
 
@@ -14,6 +15,26 @@ from torch import Tensor, nn
 def trunc_normal_(tensor: Tensor, std: float = 0.02) -> Tensor:
     """timm's, and nothing at all on the meta device, where it is slow and supernets make blocks by the thousand."""
     return tensor if tensor.is_meta else timm_trunc_normal_(tensor, std=std)
+
+
+@torch.fx.wrap
+@register_notrace_function  # reason: asks for the device and the gradient
+def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None, scale: float = 1.0) -> Tensor:
+    """softmax(scale * q k^T + bias) v for (B, h, n, d), with a bias that broadcasts to (B, h, n, n) and has no -inf.
+
+    Plain products while a CPU trains: there torch has no fused attention with a bias that learns, and what it does
+    instead looks for rows without a key and copies more; without a bias the fused one is slower backwards.
+    """
+    if not (q.device.type == "cpu" and torch.is_grad_enabled() and q.requires_grad):
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
+    batch, heads, n, d = q.shape
+    keys, q, k, v = k.shape[2], q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
+    if bias is None:
+        logits = torch.bmm(q * scale, k.transpose(1, 2))  # (B * h, n, keys)
+    else:  # one pass writes the bias, the product is added to it
+        logits = bias.expand(batch, heads, n, keys).clone(memory_format=torch.contiguous_format).flatten(0, 1)
+        logits = logits.baddbmm_(q, k.transpose(1, 2), alpha=scale)
+    return torch.bmm(logits.softmax(dim=2), v).view(batch, heads, n, v.shape[2])
 
 
 class QkvLinear(nn.Module):

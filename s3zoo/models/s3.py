@@ -28,7 +28,7 @@ from s3zoo.arch import Arch, Stage
 from s3zoo.families import s3 as family
 from s3zoo.families.s3 import S3Block
 from s3zoo.models._base import ArchLike, BlockSequence, Hierarchical, Size
-from s3zoo.models.layers import DropPath, HeadProjection, QkvLinear, trunc_normal_
+from s3zoo.models.layers import DropPath, HeadProjection, QkvLinear, attend, trunc_normal_
 from s3zoo.models.loading import IMAGENET, build, bundled, fit_weights
 from s3zoo.models.official import unwrap
 
@@ -92,25 +92,24 @@ class WindowAttention(nn.Module):
             x = F.pad(x, [0, 0, 0, pad_w, 0, pad_h])
         if shift_h > 0 or shift_w > 0:
             x = torch.roll(x, [-shift_h, -shift_w], [1, 2])
-        # Flat, as torch multiplies a strided input otherwise when the weight is a view of a parameter: other last bits.
-        x = x.reshape(batch, rows, win_h, cols, win_w, dim).transpose(2, 3).flatten(1, 4)  # (B, windows * n, C)
         n, windows = win_h * win_w, rows * cols
-
-        qkv = self.qkv(x).reshape(batch, windows, n, self.num_heads, 3, self.head_dim)
-        qkv = qkv.permute(4, 0, 1, 3, 2, 5)  # (3, B, windows, h, n, d)
+        # Before the partition, which is then one copy together with that into heads.
+        qkv = self.qkv(x.flatten(1, 2)).view(batch, rows, win_h, cols, win_w, self.num_heads, 3, self.head_dim)
+        qkv = qkv.permute(6, 0, 1, 3, 5, 2, 4, 7).contiguous()  # (3, B, rows, cols, h, win_h, win_w, d)
         bias = self.relative_position_bias(win_h, win_w).to(qkv.dtype)  # (h, n, n)
         if shift_h > 0 or shift_w > 0:
-            # Rows and columns that the roll brought from the far side do not see those they now stand beside.
+            # Rows and columns that the roll brought from the far side do not see those they now stand beside: -1e4 is
+            # finite, and 0 after the softmax.
             far_h = torch.arange(rows * win_h, device=x.device) >= rows * win_h - shift_h
             far_w = torch.arange(cols * win_w, device=x.device) >= cols * win_w - shift_w
             region = 2 * far_h.to(torch.long)[:, None] + far_w.to(torch.long)[None, :]
             region = region.reshape(rows, win_h, cols, win_w).transpose(1, 2).reshape(windows, 1, n)
             apart = region.unsqueeze(2) != region.unsqueeze(3)  # (windows, 1, n, n)
-            bias = bias.unsqueeze(0).masked_fill(apart, float("-inf")).flatten(0, 1)  # (windows * h, n, n)
-            qkv = qkv.reshape(3, batch, windows * self.num_heads, n, self.head_dim)
+            bias = bias.unsqueeze(0).masked_fill(apart, -1e4).flatten(0, 1)  # (windows * h, n, n)
+            qkv = qkv.view(3, batch, windows * self.num_heads, n, self.head_dim)
         else:
-            qkv = qkv.flatten(1, 2)  # (3, B * windows, h, n, d)
-        x = F.scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], attn_mask=bias.unsqueeze(0))
+            qkv = qkv.view(3, batch * windows, self.num_heads, n, self.head_dim)
+        x = attend(qkv[0], qkv[1], qkv[2], bias.unsqueeze(0), self.head_dim**-0.5)
 
         x = x.reshape(batch, rows, cols, self.num_heads, win_h, win_w, self.head_dim).permute(0, 1, 4, 2, 5, 3, 6)
         # A copy in any case: whether a view would do depends on the attention kernel, which an export may exchange.
@@ -157,9 +156,11 @@ class PatchMerging(nn.Module):
         batch, height, width, dim = x.shape
         if height % 2 > 0 or width % 2 > 0:
             x = F.pad(x, [0, 0, 0, width % 2, 0, height % 2])
-        x = x.reshape(batch, (height + 1) // 2, 2, (width + 1) // 2, 2, dim)
-        x = self.norm(x.permute(0, 1, 3, 5, 2, 4))  # (B, H / 2, W / 2, C, 2, 2)
-        return F.linear(x.flatten(3), self.reduction.flatten(1))  # (B, H / 2, W / 2, out)
+        # The parameters are brought into the order of the map and not the map into theirs: they are smaller.
+        x = x.reshape(batch, (height + 1) // 2, 2, (width + 1) // 2, 2, dim).transpose(2, 3).flatten(3)
+        weight, bias = self.norm.weight.permute(1, 2, 0).flatten(), self.norm.bias.permute(1, 2, 0).flatten()  # (4 * C)
+        x = F.layer_norm(x, weight.shape, weight, bias, self.norm.eps)  # (B, H / 2, W / 2, 4 * C)
+        return F.linear(x, self.reduction.permute(0, 2, 3, 1).flatten(1))  # (B, H / 2, W / 2, out)
 
 
 class S3(Hierarchical):

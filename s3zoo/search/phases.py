@@ -312,7 +312,7 @@ def search_architectures(
         context.log.say(f"{place.name}: no network is within {budgets[0]}, so the search goes without limits")
         budgets = (Budget(),)
     filters = [check_feasible(space, budget, context.pricer, rng) for budget in budgets]
-    racing = run.arch_search.racing
+    racing = run.arch_search.racing and run.arch_search.method == "evolution"  # what is compared is scored in full
     evaluate = make_evaluator(context, supernet, place / "evaluated.jsonl", f"{place.name}: search", racing=racing)
     found = []
     for index, (budget, feasible) in enumerate(zip(budgets, filters, strict=True)):
