@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from s3zoo import cli
-from s3zoo.arch import Arch
+from s3zoo.arch import Arch, GLiTBlock, Stage
 from s3zoo.files import read_json, write_json
 from s3zoo.search import command
 from s3zoo.search import run as search_run
@@ -41,6 +41,11 @@ def test_a_command_of_the_page_is_planned(line, tmp_path, monkeypatch, capsys):
     if verb == "inspect":  # with weights that are here
         Image.new("L", (8, 8)).save("cat.jpg")
         assert cli.main([verb, "s3_nano", *words[1:]]) == 0, capsys.readouterr().err
+        return
+    if verb == "report":  # what it draws is seen in test_report.py
+        monkeypatch.setattr("s3zoo.search.report.data.read_all", list)
+        monkeypatch.setattr("s3zoo.search.report.page.write", lambda runs, out: out)
+        assert cli.main([verb, *words]) == 0, capsys.readouterr().err
         return
     for name in FOLDERS:
         (tmp_path / name).mkdir()
@@ -124,6 +129,16 @@ def test_glit_is_searched_with_another_locality(locality, sizes, tmp_path):
     model = timm.create_model(f"local-dir:{tmp_path / 'model'}", pretrained=True)
     assert model.num_prefix_tokens == (locality == "area")
     assert sum(p.numel() for p in model.parameters()) == winner["params"]
+
+
+def test_glit_is_trained_as_printed(tmp_path):
+    arch = Arch("glit", (Stage(12, (GLiTBlock(3, 1, 4, 3, 1.0, 1.0),)),), patch_size=2)
+    args = {"arch": arch.to_dict(), "as_printed": True}
+    settings = [f"model_args={args}", "train.epochs=1", "train.warmup_epochs=0", "data.train_limit=128"]
+    words = [word for setting in settings for word in ("--set", setting)]
+    assert cli.main(["train", "digits", "--model", "glit", "--out", str(tmp_path), *words]) == 0
+    model = timm.create_model(f"local-dir:{tmp_path / 'model'}", pretrained=True)
+    assert model.as_printed and model.blocks[0].local.expand.norms[0].num_batches_tracked > 0
 
 
 def scores(arch):
