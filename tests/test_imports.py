@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LAYERS = [
     {"checks", "drawing", "families", "files", "paths", "versions"},
     {"arch"},
-    {"space", "cost"},
+    {"space", "cost", "picture"},
     {"families.*"},
     {"models"},
     {"artefact", "supernet"},
@@ -40,11 +40,12 @@ TORCH_FREE = {
     "s3zoo.arch",
     "s3zoo.space",
     "s3zoo.cost",
+    "s3zoo.picture",
     "s3zoo.cli",
     "s3zoo.manual",
     "s3zoo.families",
 } | {
-    f"s3zoo.search.{name}" for name in ("evolution", "budget", "racing", "space_search", "s3", "s4")
+    f"s3zoo.search.{name}" for name in ("evolution", "budget", "racing", "space_search", "s3", "s4", "course", "report")
 } | {
     f"s3zoo.families.{path.stem}" for path in (ROOT / "s3zoo/families").glob("*.py") if path.stem != "__init__"
 }

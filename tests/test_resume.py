@@ -32,8 +32,9 @@ TOOL = HERE.parent / "tools" / "search.py"
 def fingerprint(folder: Path) -> dict[str, str]:
     """What a run leaves behind that must not depend on how often it was interrupted."""
     kept = [p for p in sorted(folder.rglob("*")) if p.is_file() and p.suffix in (".json", ".jsonl", ".safetensors")]
-    # run.json and config.json name the commit; of checkpoints only the moments differ, not where they lead.
-    names = [str(p.relative_to(folder)) for p in kept if p.name not in ("run.json", "config.json")]
+    # run.json and config.json name the commit, clock.json has seconds; of checkpoints only the moments differ, not
+    # where they lead.
+    names = [str(p.relative_to(folder)) for p in kept if p.name not in ("run.json", "config.json", "clock.json")]
     newest = {
         str(max(f.glob("step-*")).relative_to(folder)) for f in {p.parent.parent for p in folder.rglob("state.json")}
     }
@@ -44,7 +45,8 @@ def fingerprint(folder: Path) -> dict[str, str]:
 
 
 def arguments(folder: Path, settings: tuple[str, ...], config: Path = TOY) -> list[str]:
-    return [str(config), "--out", str(folder), *(part for setting in settings for part in ("--set", setting))]
+    words = (part for setting in settings for part in ("--set", setting))
+    return [str(config), "--no-report", "--out", str(folder), *words]
 
 
 def environment() -> dict[str, str]:

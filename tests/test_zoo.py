@@ -11,8 +11,8 @@ import timm
 
 import s3zoo  # noqa: F401
 from s3zoo import zoo
-from s3zoo.cards.facts import quantity
 from s3zoo.cli import main as s3zoo_command
+from s3zoo.drawing import quantity
 from s3zoo.models import ENTRYPOINTS, MODELS
 from s3zoo.zoo.page import page, peers, plot
 

@@ -18,13 +18,13 @@ from s3zoo.cards.facts import (
     TO_CONVERT,
     Facts,
     paper_figures,
-    quantity,
     registered,
     registered_names,
     weights_source,
 )
-from s3zoo.cards.picture import draw, feature_map, genes
+from s3zoo.drawing import quantity
 from s3zoo.models.s3 import timm_differs, timm_model_args
+from s3zoo.picture import draw, feature_map, genes
 
 __all__ = ["Facts", "files", "paper_figures", "registered", "registered_names", "render", "weights_source"]
 

@@ -79,13 +79,6 @@ def weights_source(cfg: dict[str, Any]) -> str:
     return NO_WEIGHTS if cfg.get("tag", "untrained") == "untrained" else TO_CONVERT
 
 
-def quantity(number: float) -> str:
-    """A count as papers print it: 28.3M, 4.62G."""
-    rounded = float(f"{number:.3g}")
-    unit, size = next(((u, s) for u, s in (("G", 1e9), ("M", 1e6), ("K", 1e3)) if rounded >= s), ("", 1))
-    return f"{rounded / size:g}{unit}"
-
-
 @dataclass(frozen=True)
 class Facts:
     """A config, asked. `repo_id` is where on the Hub it is or will be."""

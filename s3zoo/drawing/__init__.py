@@ -73,6 +73,20 @@ def css(extra: Colours | None = None) -> str:
     return f":root {{ color-scheme: light dark; {light} }}\n{screen} {{ :root {{ {dark} }} }}\n"
 
 
+def quantity(number: float) -> str:
+    """A count as papers print it: 28.3M, 4.62G."""
+    rounded = float(f"{number:.3g}")
+    unit, size = next(((u, s) for u, s in (("G", 1e9), ("M", 1e6), ("K", 1e3)) if rounded >= s), ("", 1))
+    return f"{rounded / size:g}{unit}"
+
+
+def duration(seconds: float) -> str:
+    """A time in the unit that suits it: 40 s, 12 min, 3.5 h."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
 # Figures
 
 
@@ -138,9 +152,10 @@ def figure(width: int, height: int, rows: int = 1, columns: int = 1) -> tuple[Fi
 _Artist = TypeVar("_Artist", bound="Artist")
 
 
-def tag(artist: _Artist, kind: str, text: str = "", **data: str) -> _Artist:
+def tag(artist: _Artist, kind: str, text: str | Sequence[str] = "", **data: str) -> _Artist:
     """Give an artist's group in the SVG the class `kind` and `data-` attributes. With a text it can be focused, and the
-    text is shown while it is pointed at or focused; lines of the text are lines there."""
+    text is shown while it is pointed at or focused; lines of the text are lines there. Of the points of a line or
+    collection, each has its own out of a list of texts."""
     attributes = {"class": kind, **{f"data-{key}": value for key, value in data.items()}}
     setattr(artist, "s3zoo_tag", (attributes, text))  # noqa: B010 (matplotlib's artists declare no such attribute)
     return artist
@@ -200,6 +215,7 @@ def svg(
 
     `name` is unique on the page; `label` says what the figure shows to those who do not see it.
     """
+    _settle(figure)
     tags = {}
     for number, artist in enumerate(figure.findobj(lambda artist: hasattr(artist, "s3zoo_tag"))):
         artist.set_gid(f"tag-{number}")
@@ -229,16 +245,17 @@ def svg(
     return ElementTree.tostring(root, encoding="unicode") + ("\n" if standalone else "")
 
 
-def save(figure: Figure, path: str | Path) -> None:
-    """Write the figure for a paper, in the colours of the light theme: .pdf or .svg, by the name of the file."""
+def save(figure: Figure, path: str | Path, kind: str = "") -> None:
+    """Write the figure for a paper, in the colours of the light theme: as pdf or svg, by `kind` or the file's name."""
     path = Path(path)
-    kinds = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
-    if path.suffix not in kinds:
+    kinds = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
+    kind = kind or path.suffix.removeprefix(".")
+    if kind not in kinds:
         raise ValueError(f"{path} is neither a .pdf nor a .svg file: figures are written as one of these.")
     import matplotlib
 
     with style(), matplotlib.rc_context({"svg.hashsalt": "s3zoo"}):
-        figure.savefig(path, metadata=kinds[path.suffix], facecolor="white")
+        figure.savefig(path, format=kind, metadata=kinds[kind], facecolor="white")
 
 
 def page(title: str, body: str, *, colours: Colours | None = None, styles: str = "", scripts: str = "") -> str:
@@ -289,20 +306,31 @@ def _simplify(element: ElementTree.Element, tags: Mapping[str, Any], variables: 
             name = child.attrib.pop("id", "")
             if name in tags:
                 attributes, text = tags[name]
+                if not isinstance(text, str):
+                    points = [each for each in child.iter("use")]
+                    assert len(points) == len(text), f"{len(points)} points for {len(text)} texts"
+                    for point, own in zip(points, text, strict=True):
+                        point.attrib |= attributes
+                        _speak(point, own)
+                    continue
                 if len(child) == 1 and not text:
                     child[0].attrib |= attributes
                     element[list(element).index(child)] = child[0]
                     continue
                 child.attrib |= attributes
                 if text:
-                    child.attrib |= {"tabindex": "0", "role": "img", "aria-label": " ".join(text.split())}
-                    child.insert(0, ElementTree.Element("title"))
-                    child[0].text = text
+                    _speak(child, text)
             elif not child.attrib:  # a group for nothing
                 at = list(element).index(child)
                 element.remove(child)
                 for offset, inner in enumerate(child):
                     element.insert(at + offset, inner)
+
+
+def _speak(element: ElementTree.Element, text: str) -> None:
+    element.attrib |= {"tabindex": "0", "role": "img", "aria-label": " ".join(text.split())}
+    element.insert(0, ElementTree.Element("title"))
+    element[0].text = text
 
 
 def _hundredths(found: re.Match[str]) -> str:

@@ -196,6 +196,10 @@ class Family:
         """The published search spaces, each a `s3zoo.space.Space`."""
         return ()
 
+    def designed(self) -> dict[str, Any]:
+        """Networks of this kind that people designed, each a `s3zoo.arch.Arch`, by their names."""
+        return {}
+
     def figures(self) -> dict[str, Any]:
         """What others have published of the models, as they print it, and the sources: the JSON beside the file, if
         there is one."""

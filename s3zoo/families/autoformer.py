@@ -7,7 +7,7 @@ from typing import Any
 
 from s3zoo.arch import Arch, Stage
 from s3zoo.families import AttentionBlock, Cost, Family, Official, Shape, register
-from s3zoo.families.parts import attention, grid, mlp, plain_frame
+from s3zoo.families.parts import DEIT_HEADS, attention, grid, mlp, plain_frame
 from s3zoo.space import Dim, Space
 
 RELATIVE_ROWS = 30  # of a table of relative positions: distances -14..14, and a row for pairs with the class token
@@ -65,6 +65,13 @@ class AutoFormer(Family):
 
     def spaces(self) -> tuple[Space, ...]:
         return AUTOFORMER_TINY, AUTOFORMER_SMALL, AUTOFORMER_BASE, S4_VIT
+
+    def designed(self) -> dict[str, Arch]:
+        """DeiT, but for the relative positions."""
+        return {
+            name: Arch("autoformer", (Stage(64 * n, (AutoFormerBlock(n, 64, 4.0),) * 12),))
+            for name, n in DEIT_HEADS.items()
+        }
 
 
 register(AutoFormer())

@@ -21,7 +21,7 @@ from s3zoo.families import (
     refusal,
     register,
 )
-from s3zoo.families.parts import attention, grid, mlp, plain_frame
+from s3zoo.families.parts import DEIT_HEADS, attention, grid, mlp, plain_frame
 from s3zoo.space import Dim, Space
 
 
@@ -155,6 +155,14 @@ class GLiT(Family):
 
     def spaces(self) -> tuple[Space, ...]:
         return GLIT_TINY, GLIT_SMALL, GLIT_BASE, GLIT_TINY_CONV2D, GLIT_TINY_AREA
+
+    def designed(self) -> dict[str, Arch]:
+        """DeiT: all heads are global."""
+        block = GLiTBlock(num_heads=1, global_heads=1, head_dim=64, kernel_size=1, expansion=1.0, mlp_ratio=4.0)
+        return {
+            name: Arch("glit", (Stage(64 * n, (dataclasses.replace(block, num_heads=n, global_heads=n),) * 12),))
+            for name, n in DEIT_HEADS.items()
+        }
 
 
 register(GLiT())

@@ -53,6 +53,9 @@ class Ladder(Family):
     def spaces(self) -> tuple[Space, ...]:
         return (S4_CLIP,)
 
+    def designed(self) -> dict[str, Arch]:
+        return {"S4's decoder before any search": BASE}
+
 
 register(Ladder())
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from s3zoo.families import Cost, Shape
 
+DEIT_HEADS = {"DeiT-T": 3, "DeiT-S": 6, "DeiT-B": 12}  # of 64 channels, in 12 blocks (DeiT's Table 1)
+
 
 def head(dim: int, shape: Shape) -> int:
     return shape.num_classes * (dim + 1)

@@ -87,6 +87,18 @@ class S3(Family):
     def spaces(self) -> tuple[Space, ...]:
         return S3_INITIAL, S4_SWIN
 
+    def designed(self) -> dict[str, Arch]:
+        """Swin's Table 7 at 224 x 224."""
+
+        def swin(width: int, depth: int) -> Arch:
+            stages = []
+            for i, blocks in enumerate((2, 2, depth, 2)):
+                block = S3Block(window_size=7, num_heads=width // 32 * 2**i, head_dim=32, mlp_ratio=4.0)
+                stages.append(Stage(width * 2**i, (block,) * blocks))
+            return Arch("s3", tuple(stages))
+
+        return {"Swin-T": swin(96, 6), "Swin-S": swin(96, 18), "Swin-B": swin(128, 18)}
+
 
 def _map(stage: int, shape: Shape) -> tuple[int, int]:
     """Height and width of a stage's feature map; each stage halves the one before, rounding up."""

@@ -74,6 +74,9 @@ class Shunted(Family):
     def spaces(self) -> tuple[Space, ...]:
         return (S4_SHUNTED,)
 
+    def designed(self) -> dict[str, Arch]:
+        return {f"Shunted-{name.partition('_')[2][0].upper()}": arch for name, arch in ARCHS.items()}
+
 
 def _map(stage: int, shape: Shape) -> tuple[int, int]:
     """Height and width of a stage's feature map."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 import random
 import statistics
@@ -54,6 +53,7 @@ def main(argv: list[str] | None = None) -> int:
         "--replay", action="store_true",
         help="show where each space of a finished run would have moved with these settings, from its recorded scores",
     )  # fmt: skip
+    parser.add_argument("--no-report", action="store_true", help="write no report at the end; see `s3zoo report`")
     parser.add_argument("--dry-run", action="store_true", help="show what would be done; needs no data")
     parser.add_argument("--list", action="store_true", help="show the configs; `s3zoo config NAME` shows one whole")
     arguments = parser.parse_args(argv)
@@ -76,8 +76,30 @@ def main(argv: list[str] | None = None) -> int:
     from s3zoo.search.run import search  # torch is needed from here on
     from s3zoo.training.session import run_job
 
-    job = functools.partial(search, check_data=arguments.check_data)
-    return run_job(run, out, job, seeds=arguments.seeds, table=seeds_table)
+    def job(run: SearchRun, folder: Path, ranks: Any, log: Any, stop: Any) -> dict[str, Any]:
+        result = search(run, folder, ranks, log, stop, check_data=arguments.check_data)
+        if ranks.first and not arguments.no_report:
+            log.say(report([folder], folder / "report"))
+        ranks.wait()
+        return result
+
+    def summary(results: list[dict[str, Any]]) -> str:
+        table = seeds_table(results)
+        return table if arguments.no_report else f"{table}\n{report([out], out / 'report')}"
+
+    return run_job(run, out, job, seeds=arguments.seeds, table=summary)
+
+
+def report(runs: list[Path], folder: Path) -> str:
+    """Write the report of runs, and say where it is. The result is safe by then, so what goes wrong is only told."""
+    from s3zoo.search.report.data import read_all
+    from s3zoo.search.report.page import write
+
+    try:
+        return f"report: {write(read_all(runs), folder)}"
+    except Exception as error:  # no reason to let a search of days end in a traceback
+        again = f"s3zoo report {' '.join(map(str, runs))}"
+        return f"report: could not be written ({type(error).__name__}: {error}); `{again}` tries again"
 
 
 def _config(arguments: argparse.Namespace) -> SearchRun:

@@ -141,7 +141,10 @@ class Evaluator:
             if answered := completed():
                 given += len(answered)
                 yield answered
-            meter.update(given, **({"best": max(self.scores.values())} if self.scores else {}))
+            best = {"best": max(self.scores.values())} if self.scores else {}
+            meter.update(given, **best)
+            if best and self._records.path is not None:
+                self.log.curve(f"{self.name}, networks", len(self.scores), best)
         self.log.close_progress()
 
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from s3zoo.search.config import SearchRun
-from s3zoo.search.phases import Context, Found, score_random, search_architectures, space_row, train_supernet
+from s3zoo.search.phases import (
+    Context,
+    Found,
+    score_random,
+    search_architectures,
+    show_space,
+    space_row,
+    train_supernet,
+)
 from s3zoo.space import Space, glit_details, glit_split
 
 
@@ -29,6 +37,7 @@ def search_hierarchy(context: Context) -> tuple[list[Found], list[dict[str, Any]
         score_random(context, supernet, place)
         found = search_architectures(context, supernet, place, controls=index == 1)
         best = found[0].networks[0]
+        show_space(context, space, index)
         visited.append(space_row(context, space, index) | {"best": [best.row(context)]})
         space = glit_details(context.run.space, best.arch)
     return found, visited

@@ -168,8 +168,24 @@ class LatencyTable:
             f" {self(space.smallest()):.3g} ms, the largest {self(space.largest()):.3g} ms"
         )
 
+    def measured(self, arch: Arch, repeats: int = 10) -> float | None:
+        """The milliseconds that a network takes as a whole, the median; None if this is not the table's device."""
+        here = this_device(self.setting.device)
+        if here != {key: getattr(self.setting, key) for key in here}:
+            return None
+        return float(f"{statistics.median(map(math.fsum, self._passes(arch, repeats))):.6g}")
+
     def _timed(self, arch: Arch, passes: int) -> Iterator[tuple[Part, float]]:
         """The milliseconds of every part in every pass; the mean where a part runs more than once."""
+        order = list(parts(arch))
+        for times in self._passes(arch, passes):
+            by_part: dict[Part, list[float]] = {}
+            for part, ms in zip(order, times, strict=True):
+                by_part.setdefault(part, []).append(ms)
+            yield from ((part, statistics.fmean(values)) for part, values in by_part.items())
+
+    def _passes(self, arch: Arch, passes: int) -> Iterator[list[float]]:
+        """The milliseconds of the segments of each pass, in a network of random weights."""
         setting = self.setting
         height, width = setting.img_size if isinstance(setting.img_size, tuple) else (setting.img_size,) * 2
         args: dict[str, Any] = {key: getattr(setting, key) for key in ("img_size", "num_classes", "in_chans")}
@@ -180,13 +196,7 @@ class LatencyTable:
         with torch.random.fork_rng(devices=[]):  # measured or reused, the run around it draws the same numbers
             model: Any = kind(arch, **args)
             images = torch.randn(setting.batch_size, setting.in_chans, height, width)
-        model, images = model.to(setting.device).eval(), images.to(setting.device)
-        order = list(parts(arch))
-        for times in timed_segments(model, images, passes):
-            by_part: dict[Part, list[float]] = {}
-            for part, ms in zip(order, times, strict=True):
-                by_part.setdefault(part, []).append(ms)
-            yield from ((part, statistics.fmean(values)) for part, values in by_part.items())
+        yield from timed_segments(model.to(setting.device).eval(), images.to(setting.device), passes)
 
     def _check_kind(self, arch: Arch) -> None:
         kind, own = (arch.family, arch.patch_size, arch.stem_depth), self.setting

@@ -24,11 +24,12 @@ from s3zoo.models import MODELS
 from s3zoo.search import s3, s4
 from s3zoo.search.budget import Budget, Feasible, Pricer, check_feasible, extents
 from s3zoo.search.config import SearchRun
+from s3zoo.search.course import Course
 from s3zoo.search.evaluate import Evaluator, RacingEvaluator
 from s3zoo.search.evolution import Evolution, RandomSearch, pareto
 from s3zoo.search.latency import LatencyTable
 from s3zoo.search.published import FinishedRun, official_autoformer_supernet
-from s3zoo.search.space_search import Decision, SpaceSearch, equivalent_dims
+from s3zoo.search.space_search import Decision, SpaceSearch, equivalent_dims, rank_correlation
 from s3zoo.space import Space
 from s3zoo.supernet import Supernet, recalibrate
 from s3zoo.training.accuracy import resumable_accuracy
@@ -59,6 +60,7 @@ class Context:
     latency: LatencyTable | None  # where a budget limits latency
     pricer: Pricer  # costs of networks of visited spaces, latency included
     name: str  # names this run in its files
+    course: Course
 
     @property
     def amp(self) -> torch.dtype | None:
@@ -110,6 +112,13 @@ def measure_latencies(context: Context, space: Space) -> None:
     measured.clear()
 
 
+def measure_winner(context: Context, budget: int, arch: Arch) -> None:
+    """How long a network takes whose latency the table promises, on the device of the table alone."""
+    if context.latency is not None and context.ranks.first and str(budget) not in context.course.latency:
+        if (ms := context.latency.measured(arch, context.run.arch_search.latency_repeats)) is not None:
+            context.course.measured(budget, ms)
+
+
 def reach_layers(context: Context, space: Space) -> None:
     """Let the features of a frozen tower have the layers that this space's decoders read."""
     if isinstance(context.data, FeatureData):
@@ -132,10 +141,28 @@ def space_row(context: Context, space: Space, index: int) -> dict[str, Any]:
     return {"space": space.name, "size": space.size(), "index": index, **ends}
 
 
+def show_space(context: Context, space: Space, index: int) -> None:
+    """The space in TensorBoard: of each dimension the choices that it begins and ends with."""
+    for dim in space.searched:
+        context.log.curve(f"space/{dim.name}", index, {"lowest": dim.choices[0], "highest": dim.choices[-1]})
+
+
+def show_decision(context: Context, decision: Decision, index: int) -> None:
+    """What moves the space, in TensorBoard."""
+    record = decision.record
+    slopes = {row["name"]: row.get("slope", row.get("z")) for row in record["dims"]}
+    context.log.curve("slope", index, {name: slope for name, slope in slopes.items() if slope is not None})
+    numbers = {key: record[key] for key in ("cosine", "legal", "neighbours") if record.get(key) is not None}
+    quality = {f"error {key}": record["quality"][key] for key in ("mean", "top", "et")} if "quality" in record else {}
+    context.log.curve("space search", index, numbers | quality)
+
+
 def decide_move(context: Context, supernet: Supernet, place: Path, index: int) -> Decision:
     """Score architectures of the space and ask S3 or S4 where to go."""
-    evaluate = make_evaluator(context, supernet, place / "scores.jsonl", f"space{index}: scores")
-    return choose_move(context.run, supernet.space, index, context.sizes, evaluate)
+    name = f"space{index}: scores"
+    evaluate = make_evaluator(context, supernet, place / "scores.jsonl", name)
+    with context.course.phase(name):
+        return choose_move(context.run, supernet.space, index, context.sizes, evaluate)
 
 
 def choose_move(
@@ -164,8 +191,10 @@ def score_random(context: Context, supernet: Supernet, place: Path) -> None:
     """Record what random networks of a space are worth, scored in full (S3 Figs. 3 and 6)."""
     if count := context.run.space_search.random_samples:
         rng = random.Random(seed_from(context.run.seed, "random", place.name))
-        evaluate = make_evaluator(context, supernet, place / "random.jsonl", f"{place.name}: random networks")
-        evaluate([supernet.space.sample(rng) for _ in range(count)])
+        name = f"{place.name}: random networks"
+        evaluate = make_evaluator(context, supernet, place / "random.jsonl", name)
+        with context.course.phase(name):
+            evaluate([supernet.space.sample(rng) for _ in range(count)])
 
 
 def replayed_moves(run: SearchRun, folder: Path) -> Iterator[str]:
@@ -237,7 +266,8 @@ def train_supernet(context: Context, space: Space, place: Path, previous: Supern
 
     task = SupernetTask(supernet, train, run.seed)
     name = f"{place.name}: supernet"
-    _fit(context, task, train, context.data, place / "supernet", name, run.seed, at_epoch_end=health)
+    with context.course.phase(name):
+        _fit(context, task, train, context.data, place / "supernet", name, run.seed, at_epoch_end=health)
     return supernet
 
 
@@ -314,25 +344,35 @@ def search_architectures(
     filters = [check_feasible(space, budget, context.pricer, rng) for budget in budgets]
     racing = run.arch_search.racing and run.arch_search.method == "evolution"  # what is compared is scored in full
     evaluate = make_evaluator(context, supernet, place / "evaluated.jsonl", f"{place.name}: search", racing=racing)
+    method, same = run.arch_search.method, evaluate.identity
+    engines = [_make_engine(run, space, feasible, same, index, method) for index, feasible in enumerate(filters)]
+    with context.course.phase(f"{place.name}: search"):
+        for index, (budget, engine) in enumerate(zip(budgets, engines, strict=True)):
+            where = f"{place.name}: {budget}" if budget.limits else place.name
+            generations = place / f"search-{index}" / "generations.json"
+            _evolve(context, engine, evaluate, where, generations, (index, len(budgets)))
+            if context.ranks.first:
+                _write_archive(context, place / f"search-{index}", engine, budget, evaluate)
     found = []
-    for index, (budget, feasible) in enumerate(zip(budgets, filters, strict=True)):
-        where = f"{place.name}: {budget}" if budget.limits else place.name
-        engine = _make_engine(run, space, feasible, evaluate.identity, index, run.arch_search.method)
-        _evolve(context, engine, evaluate, where)
-        folder = place / f"search-{index}"
-        if context.ranks.first:
-            _write_archive(context, folder, engine, budget, evaluate)
-        finished = [
-            finish(context, supernet, arch, score, folder / f"finish-{i}", run.final.mode, run.final.train)
-            for i, (arch, score) in enumerate(engine.top(run.final.top))
-        ]
-        beside = finish_controls(context, supernet, place, index, feasible, where) if controls else {}
-        found.append(Found(budget, sorted(finished, key=lambda each: -(each.accuracy or 0)), beside))
+    with context.course.phase(f"{place.name}: finish"):
+        for index, (budget, engine) in enumerate(zip(budgets, engines, strict=True)):
+            finished = []
+            for i, (arch, score) in enumerate(engine.top(run.final.top)):
+                context.course.part(index * run.final.top + i, len(budgets) * run.final.top)
+                folder = place / f"search-{index}" / f"finish-{i}"
+                finished.append(finish(context, supernet, arch, score, folder, run.final.mode, run.final.train))
+            found.append(Found(budget, sorted(finished, key=lambda each: -(each.accuracy or 0)), {}))
+    if controls and run.controls:
+        with context.course.phase(f"{place.name}: controls"):
+            for index, feasible in enumerate(filters):
+                context.course.part(index, len(filters))
+                beside = finish_controls(context, supernet, place, index, feasible)
+                found[index] = found[index]._replace(controls=beside)
     return found
 
 
 def finish_controls(
-    context: Context, supernet: Supernet, place: Path, index: int, feasible: Feasible, where: str
+    context: Context, supernet: Supernet, place: Path, index: int, feasible: Feasible
 ) -> dict[str, Finished]:
     """The networks beside the winner of a budget, by what they are."""
     run, controls = context.run, context.run.controls
@@ -348,7 +388,9 @@ def finish_controls(
         path = place / "random_search.jsonl"
         evaluate = make_evaluator(context, supernet, path, f"{place.name}: random search")
         engine = _make_engine(run, supernet.space, feasible, evaluate.identity, index, "random")
-        _evolve(context, engine, evaluate, f"{where}, random search")
+        generations = place / f"search-{index}" / "random_generations.json"
+        number = index, len(context.budgets)
+        _evolve(context, engine, evaluate, f"{place.name}: {feasible.budget}, random search", generations, number)
         chosen["random_search"] = engine.best
     folder = place / f"search-{index}"
     return {
@@ -367,9 +409,13 @@ def _make_engine(
     return engine(space, feasible=feasible, draw=feasible.draw, identity=identity, **options)
 
 
-def _evolve(context: Context, engine: Evolution, evaluate: Evaluator, where: str) -> None:
-    """Ask and tell until the search is over."""
+def _evolve(
+    context: Context, engine: Evolution, evaluate: Evaluator, where: str, path: Path, budget: tuple[int, int]
+) -> None:
+    """Ask and tell until the search is over; the best after each generation are kept in the file `path`. `budget` is
+    the number of this one, and how many there are."""
     while archs := engine.ask():
+        context.course.part(budget[0] * engine.generations + len(engine.history), budget[1] * engine.generations)
         if isinstance(evaluate, RacingEvaluator):
             scores = evaluate.generation(archs, [arch for arch, _ in engine.top(evaluate.keep)])
         else:
@@ -380,27 +426,40 @@ def _evolve(context: Context, engine: Evolution, evaluate: Evaluator, where: str
             f"{where}: generation {generation}: best {score:.2f} % with"
             f" {context.pricer(best)['params'] / 1e6:.3g}M parameters, {len(engine.evaluated)} scored"
         )
-        context.log.curve(where, generation, {"best": score, "mean": statistics.fmean(scores)})
+        context.course.best = max(score, context.course.best or 0.0)
+        listed = [each for _, each in engine.top(TOP)]
+        curves = {"best": score, "mean": statistics.fmean(scores), f"mean of the best {TOP}": statistics.fmean(listed)}
+        context.log.curve(where, generation, curves)
+        if context.ranks.first:
+            write_json(path, _generations(context, engine, evaluate))
 
 
 def _write_archive(context: Context, folder: Path, engine: Evolution, budget: Budget, evaluate: Evaluator) -> None:
-    full = [(a, score) for a, score in engine.evaluated.items() if evaluate.identity(a) in evaluate.scores]
-    records = [(arch, score, context.pricer(arch)) for arch, score in full]
+    records = [(arch, score, context.pricer(arch)) for arch, score in _full(engine, evaluate).items()]
     fronts = {metric: pareto(records, metric) for metric in context.pricer(records[0][0])}
     archive = {metric: [context.row(arch, score) for arch, score, _ in front] for metric, front in fronts.items()}
     write_json(folder / "pareto.json", archive)
-    write_json(folder / "generations.json", _generations(context, engine, dict(full)))
     winner = {"budget": str(budget), "history": engine.history, **context.row(*engine.best)}
     write_json(folder / "winner.json", winner)
 
 
-def _generations(context: Context, engine: Evolution, full: dict[Arch, float]) -> list[list[dict[str, Any]]]:
-    """After each generation the best networks so far, of those that are scored in full (AutoFormer Fig. 6)."""
-    asked, seen, found = iter(engine.evaluated), dict[Arch, float](), []
+def _full(engine: Evolution, evaluate: Evaluator) -> dict[Arch, float]:
+    """What the search has seen, without racing's estimates."""
+    return {arch: score for arch, score in engine.evaluated.items() if evaluate.identity(arch) in evaluate.scores}
+
+
+def _generations(context: Context, engine: Evolution, evaluate: Evaluator) -> list[list[dict[str, Any]]]:
+    """After each generation the best networks so far, of those that are scored in full (AutoFormer Fig. 6).
+
+    They are named as in evaluated.jsonl: by the key of the network that they are at this input size.
+    """
+    full, asked, seen, found = _full(engine, evaluate), iter(engine.evaluated), dict[Arch, float](), []
     for row in engine.history:
         seen |= {arch: full[arch] for arch in itertools.islice(asked, int(row["size"])) if arch in full}
         best = sorted(seen.items(), key=lambda item: (-item[1], item[0].key))[:TOP]
-        found.append([{"key": arch.key, "accuracy": score, **context.pricer(arch)} for arch, score in best])
+        found.append([
+            {"key": evaluate.identity(arch).key, "accuracy": score, **context.pricer(arch)} for arch, score in best
+        ])  # fmt: skip
     return found
 
 
@@ -442,23 +501,19 @@ def audit_ranking(context: Context, supernet: Supernet, place: Path) -> None:
     rng = random.Random(seed_from(run.seed, "audit"))
     archs = [supernet.space.sample(rng) for _ in range(count)]
     inherited = make_evaluator(context, supernet, place / "audit" / "scores.jsonl", "audit")(archs)
-    rows = []
-    for arch, score in zip(archs, inherited, strict=True):
+    report: dict[str, Any] = {"networks": []}
+    rows = report["networks"]
+    for number, (arch, score) in enumerate(zip(archs, inherited, strict=True)):
         row: dict[str, Any] = {"arch": arch.to_dict(), "inherited": score}
-        for mode, train in run.audit_trains.items():
+        for second, (mode, train) in enumerate(run.audit_trains.items()):
+            context.course.part(2 * number + second, 2 * count)
             folder = place / "audit" / f"{mode}-{arch.key}"
             row[mode] = finish(context, supernet, arch, score, folder, mode, train).accuracy
         rows.append(row)
-    report: dict[str, Any] = {"networks": rows}
+        if context.ranks.first:  # for a report of the run so far
+            write_json(place / "audit.json", report)
     for mode in ("finetune", "retrain"):
         report[f"kendall_{mode}"] = correlation = rank_correlation(inherited, [row[mode] for row in rows])
         context.log.say(f"audit: rank correlation with inherited accuracy after {mode}: {correlation:.3f}")
     if context.ranks.first:
         write_json(place / "audit.json", report)
-
-
-def rank_correlation(a: list[float], b: list[float]) -> float:
-    """Kendall's tau-b; 0 where it is not defined because one of the lists has a single value."""
-    x, y = (np.sign(np.subtract.outer(values, values)) for values in (np.array(a), np.array(b)))  # by pairs of networks
-    untied = float(np.abs(x).sum()) * float(np.abs(y).sum())
-    return float((x * y).sum()) / untied**0.5 if untied else 0.0

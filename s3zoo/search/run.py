@@ -8,9 +8,11 @@ on wherever the last one ended:
                              search), evaluated.jsonl (architecture search, all budgets), random.jsonl (if asked for)
     space_search.jsonl       the decision of every iteration, complete enough to be recomputed by hand
     features/                what a decoder's frozen tower made of the images, if that is kept (tower.cache)
+    clock.json               seconds of every phase; no result depends on it
     latency.json             where a budget limits latency: the milliseconds of every block, measured once
     space…/search-0/         the architecture search of budget 0: winner.json, pareto.json,
                              generations.json (the best so far), finish-…/
+    report/                  what happened, on one page and as figures
     test-0.json …            how many test images the winner of each budget got right, and each of its controls
     model/                   the exported network (model-0/, model-1/ … with several budgets)
     result.json              what was found; written last, after the test images were opened, once
@@ -31,6 +33,7 @@ from s3zoo.files import Records, read_json, write_json
 from s3zoo.search import glit, s3
 from s3zoo.search.budget import Budget, Pricer, check_feasible, extents
 from s3zoo.search.config import SearchRun
+from s3zoo.search.course import Course
 from s3zoo.search.latency import LatencyTable, this_device
 from s3zoo.search.phases import (
     Context,
@@ -40,9 +43,12 @@ from s3zoo.search.phases import (
     count_correct,
     decide_move,
     measure_latencies,
+    measure_winner,
     reach_layers,
     score_random,
     search_architectures,
+    show_decision,
+    show_space,
     some_feasible,
     space_row,
     train_supernet,
@@ -51,13 +57,14 @@ from s3zoo.search.phases import (
 from s3zoo.search.space_search import Decision, backtrack
 from s3zoo.space import Space
 from s3zoo.supernet import Supernet
+from s3zoo.training.config import to_dict
 from s3zoo.training.data import ImageData
 from s3zoo.training.distributed import Ranks, mixed_precision
 from s3zoo.training.features import FeatureData, tower_of, tower_record
 from s3zoo.training.folder import check_folder, claim_folder
 from s3zoo.training.log import Log
 from s3zoo.training.loop import Stop, check
-from s3zoo.training.provenance import provenance
+from s3zoo.training.provenance import command, provenance
 
 
 def search(
@@ -99,10 +106,11 @@ def prepare(run: SearchRun, folder: Path, ranks: Ranks, log: Log, stop: Stop, ch
         check(run.audit_trains["finetune"], data, ranks)
     latency = _open_latencies(run, folder, tower, budgets, ranks)
     sizes, pricer = Pricer(**priced), Pricer(**priced, latency=latency)
-    context = Context(run, folder, ranks, log, stop, data, tower, budgets, sizes, latency, pricer, name)
+    course = Course(folder, to_dict(run), data.train_size, log, write=ranks.first, run=name)
+    context = Context(run, folder, ranks, log, stop, data, tower, budgets, sizes, latency, pricer, name, course)
     measure_latencies(context, run.space)
     _check_feasible(context)
-    claim_folder(folder, run, ranks, **identity)
+    claim_folder(folder, run, ranks, command=command("search", run), **identity)
     if run.space_search.method != "none" and not some_feasible(context, run.space):
         listed = " or ".join(map(str, budgets))
         log.say(f"{run.space.name} has no network within {listed}: it must be left, or the search will fail")
@@ -196,6 +204,7 @@ def search_spaces(context: Context) -> tuple[list[Found], list[dict[str, Any]]]:
         supernets.append(train_supernet(context, space, place, supernets[-1] if supernets else None))
         score_random(context, supernets[-1], place)
         visited.append(space_row(context, space, index))
+        show_space(context, space, index)
         if index == iterations:
             break
         if config.search_each_space:
@@ -209,6 +218,7 @@ def search_spaces(context: Context) -> tuple[list[Found], list[dict[str, Any]]]:
             decision = decide_move(context, supernets[-1], place, index)
             decisions.append([{"iteration": index, "decision": decision.to_dict()}])
         context.log.say(f"space{index}: {decision.told()}")
+        show_decision(context, decision, index)
         name = f"{context.run.space.name}_{index + 1}"
         space = dataclasses.replace(decision.space, name=name) if decision.moved else None
     last = len(supernets) - 1
@@ -217,8 +227,10 @@ def search_spaces(context: Context) -> tuple[list[Found], list[dict[str, Any]]]:
         if last < len(supernets) - 1:
             context.log.say(f"backtracked to space{last}: the later ones have no network within the budget")
             reach_layers(context, supernets[last].space)
+    context.course.ends(last=last, visited=len(supernets))
     if config.audit:
-        audit_ranking(context, supernets[last], folder / f"space{last}")
+        with context.course.phase(f"space{last}: audit"):
+            audit_ranking(context, supernets[last], folder / f"space{last}")
     found = search_architectures(context, supernets[last], folder / f"space{last}", controls=True)
     visited[last]["best"] = best_rows(context, found)
     return found, visited
@@ -243,11 +255,15 @@ def best_rows(context: Context, found: list[Found]) -> list[dict[str, Any]]:
 
 def conclude(context: Context, found: list[Found], visited: list[dict[str, Any]]) -> dict[str, Any]:
     """Open the test images, once, and export the winners with what they give."""
-    run, rows = context.run, []
+    run, tests, rows = context.run, [], []
     controls: list[dict[str, Any]] = []
-    for index, (budget, networks, beside) in enumerate(found):
-        best, path = networks[0], context.folder / f"test-{index}.json"
-        test = count_correct(context, path, best.model, lambda first: context.data.test_batches(first=first))
+    with context.course.phase("test images"):
+        for index, each in enumerate(found):
+            context.course.part(index, len(found))
+            best, path = each.networks[0], context.folder / f"test-{index}.json"
+            tests.append(count_correct(context, path, best.model, lambda first: context.data.test_batches(first=first)))
+            measure_winner(context, index, best.arch)
+    for index, ((budget, (best, *_), beside), test) in enumerate(zip(found, tests, strict=True)):
         folder = context.folder / ("model" if len(found) == 1 else f"model-{index}")
         row = {"budget": str(budget), "test": test, **best.row(context)}
         rows.append(row)

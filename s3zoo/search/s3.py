@@ -114,7 +114,7 @@ def decide(
         "method": "s3",
         "options": options(config),
         "samples": len(scored),
-        "quality": _et_error([error for _, error in scored], config),
+        "quality": _quality([error for _, error in scored], config),
         "dims": rows,
         "frozen": [row["name"] for row in rows if row["name"] in frozen],
         "size_before": space.size(),
@@ -138,13 +138,17 @@ def _tied_values(space: Space, arch: Arch) -> dict[str, Value]:
     return values
 
 
-def _et_error(errors: Sequence[float], config: SpaceSearch) -> dict[str, Any]:
+def et_error(errors: Sequence[float], top: int, top_share: float) -> dict[str, Any]:
     """Expected error, top-tier error and their mean (S3 section 2.3)."""
     # Reading: with few samples a fixed 50 would be the whole subset, and the two errors the same.
-    count = max(1, min(config.top, int(config.top_share * len(errors) + 1e-9)))
+    count = max(1, min(top, int(top_share * len(errors) + 1e-9)))
     expected = math.fsum(errors) / len(errors)
-    top = math.fsum(sorted(errors)[:count]) / count
-    return {"samples": len(errors), "mean": expected, "top_count": count, "top": top, "et": (expected + top) / 2}
+    best = math.fsum(sorted(errors)[:count]) / count
+    return {"samples": len(errors), "mean": expected, "top_count": count, "top": best, "et": (expected + best) / 2}
+
+
+def _quality(errors: Sequence[float], config: SpaceSearch) -> dict[str, Any]:
+    return et_error(errors, config.top, config.top_share) if errors else {"samples": 0}
 
 
 def _row(
@@ -156,7 +160,7 @@ def _row(
         subset = errors.get((dim.name, value), [])
         # Reading: x is measured in evolve steps, so that one tau serves all dimensions.
         x = value * dim.unit if not config.x_in_steps else value / dim.step if dim.step else None
-        choices.append({"value": value, "x": x, **(_et_error(subset, config) if subset else {"samples": 0})})
+        choices.append({"value": value, "x": x, **_quality(subset, config)})
     row: dict[str, Any] = {
         "name": dim.name, "step": dim.step, "unit": dim.unit, "choices": choices, "before": list(dim.choices),
         "infeasible": [c["value"] for c in choices if not c["samples"]],

@@ -130,6 +130,13 @@ def resampled(values: Sequence[float], name: str) -> np.ndarray:
     return np.asarray(values)[rng.integers(0, len(values), (RESAMPLES, len(values)))]
 
 
+def rank_correlation(a: Sequence[float], b: Sequence[float]) -> float:
+    """Kendall's tau-b; 0 where it is not defined because one of the lists has a single value."""
+    x, y = (np.sign(np.subtract.outer(values, values)) for values in (np.array(a), np.array(b)))  # by pairs of networks
+    untied = float(np.abs(x).sum()) * float(np.abs(y).sum())
+    return float((x * y).sum()) / untied**0.5 if untied else 0.0
+
+
 def is_noise(number: float, error: float | None, config: SpaceSearch) -> bool:
     """Whether a slope is too small, in standard errors, to move a dimension; without an error it is not known to be."""
     return bool(config.significance) and (error is None or abs(number) <= config.significance * error)

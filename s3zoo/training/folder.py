@@ -73,8 +73,8 @@ def _flat(config: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     return flat
 
 
-def claim_folder(folder: Path, run: Any, ranks: Ranks, **identity: Any) -> None:
-    """Make it the folder of this run, if it is not yet."""
+def claim_folder(folder: Path, run: Any, ranks: Ranks, *, command: str | None = None, **identity: Any) -> None:
+    """Make it the folder of this run, if it is not yet; `command` is what to type to do the run again."""
     path = folder / "run.json"
     if ranks.first and not path.exists():
         versions = {
@@ -84,7 +84,8 @@ def claim_folder(folder: Path, run: Any, ranks: Ranks, **identity: Any) -> None:
             "python": platform.python_version(),
         }
         name = _name(to_dict(run), identity)
-        write_json(path, {"config": to_dict(run), **identity, "run": name, "versions": versions, "commit": commit()})
+        record = {"config": to_dict(run), **identity, "run": name, "versions": versions, "commit": commit()}
+        write_json(path, record | ({} if command is None else {"command": command}))
     ranks.wait()
     seen = ranks.gather([path.read_text(encoding="utf-8") if path.exists() else ""])
     if len(set(seen)) > 1:  # each would resume from its own checkpoints

@@ -6,13 +6,24 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from tqdm import tqdm
 
+from s3zoo.drawing import duration
 from s3zoo.files import disk_full_as_user_error
 from s3zoo.training.trackers import Tracker, chosen
 
 _PLAIN_SECONDS = 20.0  # between progress lines where there is no terminal
+
+
+class Course(Protocol):
+    """What work consists of several parts with a bar each: where this one stands in the whole."""
+
+    @property
+    def heading(self) -> str: ...
+    def meter(self, share: float) -> None: ...
+    def told(self) -> str: ...
 
 
 class Progress:
@@ -25,22 +36,30 @@ class Progress:
         self._bar = None
         self._quiet = quiet
         if not quiet and sys.stderr.isatty():
+            name = name if log.course is None else f"{log.course.heading}, {name}"
             self._bar = tqdm(total=total, initial=start, desc=name, leave=False, dynamic_ncols=True)
 
     def update(self, done: int, **values: float) -> None:
         self.done = done
+        course = self._log.course
+        if course is not None and self._total:
+            course.meter(done / self._total)
         if self._quiet:
             return
+        numbers = " ".join(f"{k} {v:.4g}" for k, v in values.items())
         if self._bar is not None:
-            self._bar.set_postfix({k: f"{v:.4g}" for k, v in values.items()}, refresh=False)
+            whole = "" if course is None else course.told()
+            self._bar.set_postfix_str(", ".join(filter(None, (numbers, whole))), refresh=False)
             self._bar.update(done - self._bar.n)
             return
         now = time.monotonic()
         if now - self._last >= _PLAIN_SECONDS and done < self._total:
             self._last = now
             left = (now - self._started) / max(1, done - self._begin) * (self._total - done)
-            numbers = " ".join(f"{k} {v:.4g}" for k, v in values.items())
-            self._log.say(f"{self._name}: {done}/{self._total} {numbers} (about {_duration(left)} left)")
+            heading, whole = ("", "") if course is None else (f"{course.heading}, ", course.told())
+            self._log.say(
+                f"{heading}{self._name}: {done}/{self._total} {numbers} ({whole or f'about {duration(left)} left'})"
+            )
 
     def close(self) -> None:
         if self._bar is not None:
@@ -53,6 +72,7 @@ class Log:
 
     def __init__(self, folder: Path | None, *, speaks: bool = True, tracks: bool = True) -> None:
         self._folder, self._speaks = folder, speaks
+        self.course: Course | None = None
         self._progress: Progress | None = None
         self._to_open = chosen() if tracks and folder is not None and speaks else {}
         self._trackers: dict[str, Tracker] = {}
@@ -104,9 +124,3 @@ class Log:
         for key, tracker in list(self._trackers.items()):
             self._tracked(key, tracker.close)
         self._trackers = {}
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -15,7 +15,8 @@ from s3zoo.training.log import Log
 from s3zoo.training.loop import Interrupted, Stop
 
 Result = dict[str, Any]
-BEGUN = {".lock", "log.txt", "run.json", "tensorboard", "wandb"}  # all that is in a run's folder before the first step
+# All that is in a run's folder before the first step
+BEGUN = {".lock", "clock.json", "log.txt", "run.json", "tensorboard", "wandb"}
 
 
 def run_job(

@@ -26,7 +26,8 @@ import timm
 import torch
 
 from s3zoo.cards import Facts, files, registered, registered_names, weights_source
-from s3zoo.cards.facts import NO_WEIGHTS, quantity
+from s3zoo.cards.facts import NO_WEIGHTS
+from s3zoo.drawing import quantity
 from s3zoo.families import FAMILIES
 from s3zoo.files import check_fields, check_writable, read_json, replacing
 from s3zoo.zoo.page import page, plot

@@ -15,7 +15,8 @@ from string import Template
 from typing import Any
 
 from s3zoo import drawing
-from s3zoo.cards.facts import LOADABLE, quantity
+from s3zoo.cards.facts import LOADABLE
+from s3zoo.drawing import quantity
 from s3zoo.families import FAMILIES
 
 Row = dict[str, Any]

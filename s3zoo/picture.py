@@ -28,6 +28,11 @@ def feature_map(arch: Arch, stage: int, size: tuple[int, int]) -> str:
 @drawing.style()
 def draw(arch: Arch, size: tuple[int, int], title: str) -> str:
     """The picture as an SVG file for light and dark pages."""
+    return drawing.svg(picture(arch, size), "genome", label=title, standalone=True)
+
+
+def picture(arch: Arch, size: tuple[int, int]) -> Any:
+    """The picture as a matplotlib figure."""
     from matplotlib.patches import FancyBboxPatch
 
     columns: list[dict[str, Any]] = [
@@ -68,4 +73,4 @@ def draw(arch: Arch, size: tuple[int, int], title: str) -> str:
             ax.add_artist(drawing.tag(cell, "cell", block=f"{block}"))
             ax.text(x + CELL / 2, y + 16, f"{value:g}", size=12, color=card if share > 0.6 else ink,
                     horizontalalignment="center")  # fmt: skip
-    return drawing.svg(figure, "genome", label=title, standalone=True)
+    return figure

@@ -1,0 +1,200 @@
+"""The course of a run: which phases it has, how long each took, and how much time is left.
+
+Seconds are kept in `clock.json` of the run's folder, the one file that differs between two runs with the same bits:
+
+    {"phases": [{"name": "space0: supernet", "seconds": 41.2}, …], "latency": {"0": 1.83}}
+
+`latency` has the measured milliseconds of each budget's winner, where a budget promises some.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from s3zoo.drawing import duration
+from s3zoo.files import read_json, write_json
+
+BACKWARD = 3  # a training step takes about as long as so many forward passes
+EVERY = 20.0  # seconds between two savings of the clock: a kill loses no more
+
+
+class Phase(NamedTuple):
+    name: str
+    images: int = 0  # that its networks see at most: images x networks
+    training: bool = False
+
+    @property
+    def work(self) -> int:
+        """In forward passes of an image."""
+        return self.images * (BACKWARD if self.training else 1)
+
+
+def planned(
+    config: Mapping[str, Any], train_images: int = 0, *, last: int | None = None, visited: int = 0
+) -> list[Phase]:
+    """The phases of a run with this config (as run.json has it), in their order.
+
+    `last` is the space that is searched for the result, `visited` how many are visited: where the space search stays
+    or goes back these are known when it ends; before, they are as the config has them.
+    """
+    moves, search, final, data = (config[key] for key in ("space_search", "arch_search", "final", "data"))
+    glit = config["hierarchy"] == "glit"
+    shifts = 0 if moves["method"] == "none" else moves["iterations"]
+    spaces = visited or (2 if glit else shifts + 1)
+    last = spaces - 1 if last is None else last
+    held_out, budgets = data["holdout"], max(1, len(search["budgets"]))
+    supernet = config["supernet"]
+    networks = 4 if supernet["sampling"] == "sandwich" else 1
+    dims = sum(len(dim["choices"]) > 1 for dim in config["space"]["dims"])
+    asked = moves["samples"] if moves["method"] == "s3" else 2 * moves["pairs"] * dims
+    scored = search["population"] * search["generations"] * budgets
+    trained = (0 if final["mode"] == "inherit" else final["train"]["epochs"]) * train_images
+
+    def searched(index: int) -> list[Phase]:
+        finish = Phase(f"space{index}: finish", budgets * final["top"] * (trained or held_out), trained > 0)
+        return [Phase(f"space{index}: search", scored * held_out), finish]
+
+    found = []
+    for index in range(spaces):
+        if not config["supernet_weights"]:
+            found.append(Phase(f"space{index}: supernet", supernet["epochs"] * train_images * networks, True))
+        if moves["random_samples"]:
+            found.append(Phase(f"space{index}: random networks", moves["random_samples"] * held_out))
+        if glit:
+            found += searched(index)
+        elif index < shifts:
+            found += searched(index) if moves["search_each_space"] else []
+            found.append(Phase(f"space{index}: scores", asked * held_out))
+    if moves["audit"]:
+        epochs = 2 * final["train"]["epochs"]
+        found.append(Phase(f"space{last}: audit", moves["audit"] * epochs * train_images, True))
+    found += [phase for phase in searched(last) if phase.name not in {each.name for each in found}]
+    if controls := sum(map(bool, config.get("controls", {}).values())):
+        found.append(Phase(f"space{last}: controls", budgets * controls * trained, True))
+    return [*found, Phase("test images", held_out)]
+
+
+class Course:
+    """Where a run is in its course. The log (a `training.log.Log`) asks it what to add to a line of progress;
+    nothing of a result depends on it."""
+
+    def __init__(
+        self, folder: Path, config: Mapping[str, Any], train_images: int, log: Any, *, write: bool = True,
+        run: str = "", clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._path, self._config, self._images = folder / "clock.json", config, train_images
+        self._log, self._write, self._run, self._clock = log, write, run, clock
+        self.phases = planned(config, train_images)
+        there = write and self._path.exists()
+        kept = read_json(self._path, {"phases": list}) if there else {"phases": []}
+        self.seconds: dict[str, float] = {row["name"]: row["seconds"] for row in kept["phases"]}
+        self.latency: dict[str, float] = kept.get("latency", {})
+        self.best: float | None = None  # accuracy in percent
+        self._now: str = ""
+        self._begun = self._saved = self._before = 0.0
+        self._share = self._first = 0.0  # of the phase that is done, and was done when this process began it
+        self._part, self._parts = 0, 1
+
+    def ends(self, *, last: int, visited: int) -> None:
+        """The space search is over: so many spaces were visited, and this one gives the result."""
+        self.phases = planned(self._config, self._images, last=last, visited=visited)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Around the work of a phase."""
+        self._now, self._begun, self._before = name, self._clock(), self.seconds.get(name, 0.0)
+        self._share, self._first = 0.0, -1.0
+        self._part, self._parts = 0, 1
+        self._saved = self._begun
+        self._log.say(f"{self.heading}: {name}{self._told_run()}")
+        self._log.course = self
+        try:
+            yield
+        finally:
+            self._log.course = None
+            self._save()
+            self._now = ""
+
+    def part(self, number: int, of: int) -> None:
+        """The phase consists of so many equal parts, and this one (from 0) begins."""
+        self._part, self._parts = number, of
+        self.meter(0.0)
+
+    def meter(self, share: float) -> None:
+        """So much of the part is done, from 0 to 1."""
+        self._share = max(self._share, (self._part + share) / self._parts)
+        self._first = self._share if self._first < 0 else self._first
+        if self._clock() - self._saved >= EVERY:
+            self._save()
+
+    def measured(self, budget: int, milliseconds: float) -> None:
+        """The latency of a budget's winner."""
+        self.latency[str(budget)] = milliseconds
+        self._save()
+
+    def _save(self) -> None:
+        self._saved = self._clock()
+        if self._now:
+            self.seconds[self._now] = round(self._before + self._saved - self._begun, 3)
+        if self._write:
+            rows = [{"name": name, "seconds": seconds} for name, seconds in self.seconds.items()]
+            write_json(self._path, {"run": self._run, "phases": rows, "latency": self.latency})
+
+    # What is told
+
+    @property
+    def heading(self) -> str:
+        """For example "phase 3 of 9"."""
+        names = [phase.name for phase in self.phases]
+        number = names.index(self._now) + 1 if self._now in names else len(names)
+        return f"phase {number} of {len(names)}"
+
+    def told(self) -> str:
+        """The time left and the best network so far, for a line of progress."""
+        left = self.left()
+        parts = [] if left is None else [f"phase: about {duration(left)} left"]
+        rest = self.rest()
+        parts += [] if left is None or rest is None else [f"run: about {duration(left + rest)} left"]
+        parts += [] if self.best is None else [f"best so far {self.best:.2f} %"]
+        return ", ".join(parts)
+
+    def _told_run(self) -> str:
+        rest = self.rest(with_current=True)
+        best = "" if self.best is None else f", best so far {self.best:.2f} %"
+        return (f" (run: about {duration(rest)} left{best})") if rest is not None else best and f" ({best[2:]})"
+
+    def left(self) -> float | None:
+        """Seconds left of the phase under way, by what this process did of it; None before anything is known."""
+        done = self._share - max(0.0, self._first)
+        if done <= 0:
+            return None
+        return (self._clock() - self._begun) * (1 - self._share) / done
+
+    def rest(self, *, with_current: bool = False) -> float | None:
+        """Seconds of the phases after this one, by how long those took that are over; None before one has been."""
+        names = [phase.name for phase in self.phases]
+        at = names.index(self._now) if self._now in names else len(names)
+        known = {name: seconds for name, seconds in self.seconds.items() if name in names[:at]}
+        left = self.left()
+        if left is not None and self._now in names:
+            known[self._now] = self._before + self._clock() - self._begun + left
+
+        def rate(phases: list[Phase]) -> float | None:
+            work = sum(phase.work for phase in phases)
+            return sum(known[phase.name] for phase in phases) / work if work else None
+
+        timed = [phase for phase in self.phases if phase.name in known]
+        overall = rate(timed)
+        if overall is None:
+            return None
+        rates = {kind: rate([phase for phase in timed if phase.training == kind]) for kind in (True, False)}
+        later = self.phases[at:] if with_current else self.phases[at + 1 :]
+        found = 0.0
+        for phase in later:
+            own = rates[phase.training]
+            found += phase.work * (overall if own is None else own)
+        return found
