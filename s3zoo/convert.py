@@ -81,7 +81,11 @@ def _published_name(family: Family, official: Official, state_dict: Mapping[str,
         number = len({key[len(prefix) :].split(".")[0] for key in state_dict if key.startswith(prefix)})
         what = f"{number} blocks in {prefix.rstrip('.')}"
     else:
-        number = state_dict[official.first_conv].shape[0]
+        if official.first_conv not in state_dict:
+            raise ValueError(
+                f"The checkpoint is no whole {family.name} network: it lacks {official.first_conv!r}; give all of it."
+            )
+        number = len(state_dict[official.first_conv])
         what = f"width {number}"
     if number not in official.models:
         raise ValueError(f"No published {family.name} network has {what}; name the model or give its architecture.")

@@ -23,7 +23,7 @@ from s3zoo.arch import Arch, AutoFormerBlock, GLiTBlock, S3Block, Stage
 from s3zoo.export import to_timm
 from s3zoo.hub import make_repository
 from s3zoo.models import folder as folders
-from s3zoo.models.open import open_model
+from s3zoo.models.open import open_model, read_weights
 
 ARCHS = {
     "s3": Arch(
@@ -309,6 +309,25 @@ def test_weights_that_are_no_numbers(value: float, tmp_path: Path, monkeypatch: 
         assert not (tmp_path / "out").exists()
     monkeypatch.setenv("S3ZOO_ALLOW_NONFINITE", "1")
     assert not open_model(str(tmp_path / "head.weight")).head.weight.isfinite().all()
+
+
+def test_a_network_much_larger_than_its_weights_takes_no_memory(tmp_path: Path) -> None:
+    artefact.save_model(tmp_path, build("s3"))
+    written = config(tmp_path)
+    written["model_args"]["arch"]["stages"][1]["embed_dim"] = 24 << 12
+    (tmp_path / "config.json").write_text(json.dumps(written))
+    with pytest.raises(ValueError, match=r"holds [\d,]+ weights, but the network that they are for has about [\d,]+"):
+        open_model(str(tmp_path))
+
+
+def test_a_refused_config_beside_weights_is_said(tmp_path: Path) -> None:
+    artefact.save_model(tmp_path, build("s3"))
+    assert read_weights(str(tmp_path))[1] == (3, 32, 32)
+    written = config(tmp_path)
+    for wrong in ({"architecture": "../x"}, {"pretrained_cfg": {"url": "http://127.0.0.1:9/x"}}, {"num_classes": "x"}):
+        (tmp_path / "config.json").write_text(json.dumps(written | wrong))
+        with pytest.raises(ValueError, match="config.json"):
+            read_weights(str(tmp_path / "model.safetensors"))
 
 
 # A kill at any moment

@@ -12,6 +12,7 @@ import random
 import re
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -282,6 +283,16 @@ def cut(make: Maker, keep: float) -> Maker:
     return write
 
 
+def compressed(path: Path, marker: Path) -> None:
+    """As a bomb is: torch itself compresses nothing."""
+    torch.save({"model": small_supernet()}, path)
+    with zipfile.ZipFile(path) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+
+
 def without(key: str) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in small_supernet().items() if name != key}
 
@@ -314,6 +325,7 @@ REFUSED: dict[str, tuple[Maker, str]] = {
         cut(lambda path, _: save_file(small_supernet(), path), 0.7),
         "is truncated or damaged",
     ),
+    "a compressed zip": (compressed, "data.pkl is compressed"),
     "runs code": (malicious("zip"), r"wants to run code .*(posix|nt)\.mkdir"),
     "runs code, old format": (malicious("old"), r"wants to run code .*(posix|nt)\.mkdir"),
     "runs code, plain pickle": (malicious("pickle"), r"wants to run code .*more than tensors"),
@@ -358,6 +370,21 @@ def test_refused(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and re.search(message, err), err
     assert not folder.exists() and not marker.exists()
+
+
+@pytest.mark.parametrize("family", ["s3", "glit", "shunted"])
+def test_whatever_a_checkpoint_lacks_is_one_sentence(family: str, tmp_path: Path, monkeypatch) -> None:
+    published = {"s3": lambda: official_s3()[1], "glit": official_glit}
+    shunted = shunted_reference.published_arch("shunted_tiny")
+    state = published.get(family, lambda: shunted_reference.random_state(shunted))()
+    kinds = {re.sub(r"\d+", "0", name): name for name in state if not name.endswith(("index", "mask", "tracked"))}
+    assert len(kinds) > 15
+    for lost in kinds.values():
+        rest = {name: value for name, value in state.items() if name != lost}
+        monkeypatch.setattr("s3zoo.convert.read_checkpoint", lambda *_, rest=rest, **options: rest)
+        with pytest.raises(ValueError) as caught:
+            convert(tmp_path / "official.pth", tmp_path / "out")
+        assert "\n" not in str(caught.value) and not (tmp_path / "out").exists(), lost
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ from s3zoo.models.folder import (
     check_sums,
     read_json_object,
     read_network,
+    section,
 )
 from s3zoo.models.official import read_checkpoint
 
@@ -192,8 +193,8 @@ _told: set[str] = set()  # sources of which was said that they are unverified
 def _check(path: Path, where: str) -> None:
     """Refuse a file that is no safetensors, or not the one that the config beside it describes."""
     config = read_json_object(path.with_name(CONFIG)) if path.with_name(CONFIG).is_file() else {}
-    ours = config.get("s3zoo")
-    recorded = ours.get("sha256") if isinstance(ours, dict) else None  # None: not by us
+    ours = section(config, f"{str(path.with_name(CONFIG))!r} ") if "s3zoo" in config else {}
+    recorded = ours.get("sha256")  # None: not by us
     if recorded is not None:
         check_sums(path.parent, [path.name], recorded if isinstance(recorded, dict) else {path.name: recorded})
     check_safetensors(path)

@@ -139,6 +139,7 @@ FIELDS = [
     ("pretrained_cfg.crop_pct", -1), ("pretrained_cfg.label_names", 3), ("pretrained_cfg.label_names", [1, 2, 3]),
     ("s3zoo.sha256", 3), ("s3zoo.schema_version", DIGITS), ("label_names", 3), ("label_descriptions", ["x"]),
     ("pretrained_cfg.label_names", ["\x1b]0;x\x07", "b", "c"]), ("model_args.tower", "../secret"),
+    ("model_args.pretrained_tower", True), ("model_args.pretrained_tower", SECRET),
 ]  # fmt: skip
 LURES = [  # which may be ignored or refused, but not followed
     ("pretrained_cfg.url", WEB), ("pretrained_cfg.file", SECRET), ("pretrained_cfg.hf_hub_id", "some/where"),
@@ -156,6 +157,7 @@ VQA_FIELDS = [
     ("data.mean", []), ("data.std", [0, 0, 0]), ("data.max_tokens", 10**9), ("data.interpolation", "x"),
     ("data.x", 1), ("s3zoo", GONE), ("s3zoo.sha256", "x"), ("num_answers", 10**9),
 ]  # fmt: skip
+BERT_FIELDS = [("pad_token_id", "x"), ("pad_token_id", ["x"]), ("type_vocab_size", "x"), ("hidden_act", 3)]
 # config of a detector or segmenter
 SYSTEM = {"type": "os.system", "command": "touch executed"}
 POPEN = {"type": "subprocess.Popen", "args": ["touch", "executed"]}
@@ -292,6 +294,7 @@ TABLE: dict[str, list[Case]] = {
             Edit("bert/config.json", "model_type", "planted"), Edit("bert/config.json", "hidden_size", 10**9),
             *puts("bert/config.json", DOCUMENTS), *puts("bert/model.safetensors", TENSORS),
             *puts("bert/vocab.txt", "empty"), Make("bert/model.safetensors", "nothing"),
+            *(Edit("bert/config.json", *field) for field in BERT_FIELDS),
         ),
         *each(
             f"{VQA_TRAIN} --out out --set model.bert=bert",
@@ -333,7 +336,9 @@ TABLE: dict[str, list[Case]] = {
         *each(SEGMENT, *puts("segmenter/config.json", DOCUMENTS), *puts("segmenter/config.py", DOCUMENTS)),
         *each(SEGMENT, *puts("segmenter/model.safetensors", TENSORS), Cut("segmenter/model.safetensors", 0.5)),
         *each(SEGMENT, *(Make("photo.jpg", kind) for kind in KINDS), *puts("photo.jpg", "html empty")),
-        *each("flops_mm segmenter.py", *puts("segmenter.py", "x=( model=3 nul")),
+        *each("flops_mm segmenter.py", *puts("segmenter.py", "x=( model=3 nul"), Cut("segmenter.py", 0.353, True)),
+        *each("test_mm detector --data coco --work-dir out", Make("coco/val2017/000000000000.jpg", "fifo")),
+        *each(TEST_MM, Cut("ade/annotations/validation/shapes_00000001.png", 0.5), late=True),
         *each("test_mm detector --data coco --work-dir out", *puts(COCO, DOCUMENTS)),
         *commands(
             """

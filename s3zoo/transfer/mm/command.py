@@ -21,7 +21,6 @@ from mmengine.config import Config, DictAction
 from mmengine.logging import MMLogger
 from mmengine.model import MMDistributedDataParallel, is_model_wrapper, revert_sync_batchnorm
 from mmengine.runner import Runner, find_latest_checkpoint
-from PIL import UnidentifiedImageError
 from torch import Tensor
 
 from s3zoo.files import check_writable
@@ -111,11 +110,11 @@ def _readable() -> Iterator[None]:
     """An image or label map of the dataset that cannot be decoded is named in a sentence."""
     try:
         yield
-    except (AssertionError, UnidentifiedImageError) as error:  # mmcv's; Pillow's, which reads label maps
-        found = re.search(r"(?:failed to load image|cannot identify image file)(?:: (\S+))?", str(error))
-        if found is None:
+    except (AssertionError, OSError, SyntaxError) as error:  # mmcv's; Pillow's, which reads label maps
+        found = re.search(r"failed to load image(?:: (\S+))?", str(error))
+        if getattr(error, "errno", None) or (found is None and isinstance(error, AssertionError)):
             raise
-        what = f"The image {found[1]!r}" if found[1] else "A label map of the dataset"
+        what = f"The image {found[1]!r}" if found and found[1] else "A label map of the dataset"
         raise ValueError(f"{what} cannot be decoded; repair or remove it and repeat the command.") from error
 
 
@@ -278,7 +277,7 @@ def _opened(words: list[str], options: dict[str, Any]) -> _Opened:
     check_keys(exported.cfg, options)
     exported.cfg.merge_from_dict(options)
     name = repr(str(folder))
-    return _Opened(exported.cfg, exported.state_dict, name, words[1:], partial(running, name))
+    return _Opened(exported.cfg, exported.state_dict, name, words[1:], partial(running, f"in {name}"))
 
 
 @plain_text()

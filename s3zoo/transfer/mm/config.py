@@ -207,6 +207,10 @@ def check_data(cfg: Config, splits: Sequence[str]) -> None:
             f"{missing[0].as_posix()!r} is missing or empty; the tree above is what the config reads below "
             f"{' and '.join(map(repr, roots))}: give its top with --data."
         )
+    for path, is_file in wanted.items():
+        for entry in [] if is_file else os.scandir(path):
+            if not (entry.is_file() or entry.is_dir()) and os.path.exists(entry):
+                raise ValueError(f"{entry.path!r} is no file, but a pipe or a device; remove it.")  # reading never ends
     register(cfg)
     for split, data in used:
         if cfg.default_scope == "mmdet" and split != "train":  # COCO's training annotations are half a gigabyte

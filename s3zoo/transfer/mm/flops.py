@@ -28,6 +28,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from s3zoo.checks import Range, typed
 from s3zoo.transfer.mm.config import load_mm_config, quiet, register, without_pretrained
+from s3zoo.transfer.mm.folder import running
 
 BOXES, MASKS = 1000, 100
 DETECTION, SEGMENTATION = (800, 1280), (512, 2048)
@@ -139,7 +140,8 @@ def main(argv: list[str] | None = None) -> int:
     quiet()
     found = {}
     for name in args.config:
-        rows = found[name] = report(load_mm_config(name), tuple(args.size) if args.size else None)
+        with running(f"of the config {name!r}", "correct it"):
+            rows = found[name] = report(load_mm_config(name), tuple(args.size) if args.size else None)
         if not args.json:
             total = Part("total", sum(row.params for row in rows), sum(row.macs for row in rows))
             print(name)

@@ -159,7 +159,9 @@ def _built(cfg: Config) -> nn.Module:
 
 
 @contextlib.contextmanager
-def running(folder: str) -> Iterator[None]:
+def running(
+    where: str, remedy: str = "get it again, or use the config it was trained with and its checkpoint"
+) -> Iterator[None]:
     """Parts that could be built can still fail on images, by numbers that they only use there."""
     try:
         yield
@@ -167,10 +169,7 @@ def running(folder: str) -> Iterator[None]:
         raise
     except Exception as error:
         said = " ".join(str(error).split())[:200]
-        raise ValueError(
-            f"The model in {folder} does not run ({type(error).__name__}: {said}); get it again, or use the config that"
-            " it was trained with and its checkpoint."
-        ) from error
+        raise ValueError(f"The model {where} does not run ({type(error).__name__}: {said}); {remedy}.") from error
 
 
 class _Refused(ValueError):

@@ -123,8 +123,10 @@ def load_bert(source: str, layers: int) -> tuple[BertModel, Words]:
     if lost:
         raise ValueError(f"model.bert is {source!r}, a folder without {lost[0]}; it needs {', '.join(files)}.")
     if Path(place).is_dir():
-        _check_bert(Path(place))
-    config = _fetched(source, lambda: transformers.AutoConfig.from_pretrained(place, trust_remote_code=False))
+        known = _check_bert(Path(place))
+        config: Any = _fetched(source, lambda: BertConfig(**known))
+    else:
+        config = _fetched(source, lambda: transformers.AutoConfig.from_pretrained(place, trust_remote_code=False))
     if not isinstance(config, BertConfig):
         raise ValueError(f"model.bert is {source!r}, a {config.model_type!r} model, but must be a BERT.")
     if layers > config.num_hidden_layers:
@@ -144,8 +146,10 @@ def load_bert(source: str, layers: int) -> tuple[BertModel, Words]:
     return bert, Words(sorted(ids, key=ids.__getitem__), bool(tokenizer.do_lower_case))
 
 
-def _check_bert(folder: Path) -> None:
-    """Refuse a damaged folder before transformers says so in words of its own, or fills the memory."""
+def _check_bert(folder: Path) -> dict[str, Any]:
+    """What of a folder's config makes its BERT; a damaged folder is refused before transformers says so in words of its
+    own, or fills the memory.
+    """
     config = read_json_object(folder / CONFIG)
     if config.get("model_type") != "bert":
         raise ValueError(f"{str(folder)!r} is a {config.get('model_type')!r:.60} model, but model.bert must be a BERT.")
@@ -156,12 +160,13 @@ def _check_bert(folder: Path) -> None:
     words = (folder / WORDS).read_text(encoding="utf-8", errors="replace").split("\n")
     if lost := sorted({"[PAD]", "[UNK]", "[CLS]", "[SEP]"} - set(words)):
         raise ValueError(f"{str(folder / WORDS)!r} has no word {lost[0]}, which every BERT has; get it again.")
+    return {key: config[key] for key in _BERT_KEYS if key in config}
 
 
 def _fetched(source: str, fetch: Callable[[], Any]) -> Any:
     try:
         return fetch()
-    except (OSError, ValueError, RuntimeError) as error:
+    except Exception as error:  # transformers trusts what it reads, and fails anywhere
         why = " ".join(str(error).split())[:160]
         raise ValueError(
             f"model.bert is {source!r}, which could not be loaded from the Hub or as a folder ({why} ...); give a"
