@@ -32,6 +32,7 @@ SCORED: Fields = {"arch": dict, "accuracy": NUMBER, "params": NUMBER, "macs": NU
 COUNT: Fields = {"right": int, "images": int, "whole": bool}
 REMEDY = "remove it, and the search's own command makes it again"
 GRID = 200  # points at most at which a distribution is drawn
+LABEL = 44  # letters of a method's name
 LEVEL = 95  # percent of bootstrap samples within a band
 # What of a config makes no other method: runs that differ in these alone are seeds of one.
 SEED_KEYS = ("seed", "device", "data.root", "data.workers", "data.download", "tower.cache", "tower.cache_dir")
@@ -477,7 +478,7 @@ class Group:
 
 
 def grouped(runs: Sequence[Run]) -> list[Group]:
-    """Runs by method. The label of a method is its config's name and, where two have the same, what differs."""
+    """Runs by method. The label of a method is its config's name or, where two have the same, what differs."""
     flats = [_flat(run.config) for run in runs]
     found: dict[str, list[int]] = {}
     for number, flat in enumerate(flats):
@@ -488,8 +489,9 @@ def grouped(runs: Sequence[Run]) -> list[Group]:
         name, flat = runs[numbers[0]].name, flats[numbers[0]]
         rivals = [flats[other[0]] for other in found.values() if other is not numbers and runs[other[0]].name == name]
         keys = sorted({k for rival in rivals for k in flat.keys() | rival.keys() if flat.get(k) != rival.get(k)})
-        differs = [f"{key}={flat.get(key)}" for key in keys if key not in SEED_KEYS]
-        groups.append(Group(", ".join([name, *differs[:3]]), [runs[number] for number in numbers]))
+        differs = [f"{key.rpartition('.')[2]}={flat.get(key)}" for key in keys if key not in SEED_KEYS]
+        label = ", ".join(differs) or name
+        groups.append(Group(label if len(label) <= LABEL else f"{label[: LABEL - 1]}…", [runs[n] for n in numbers]))
     return groups
 
 

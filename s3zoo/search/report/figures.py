@@ -107,7 +107,7 @@ def moving(groups: Sequence[Group]) -> Iterator[Drawn]:
                 ax.set_yticks(sorted(values))
         shared[0].set_ylabel(gene)
         if len(groups) > 1:
-            legend(figure, [_handle(group.label, number) for number, group in enumerate(groups)], 2)
+            legend(figure, [_handle(group.label, number) for number, group in enumerate(groups)], 1)
         yield Drawn(f"space-{file_name(gene)}", f"Choices of {gene} in every visited space", figure)
 
 
@@ -372,6 +372,13 @@ def generations(groups: Sequence[Group]) -> Iterator[Drawn]:
                 ax.fill_between(xs, [low for low, _, _ in spread], [high for _, _, high in spread],
                                 color=look(place)["color"], alpha=0.15, linewidth=0)  # fmt: skip
             ax.plot(xs, [mean for _, mean, _ in spread], **line_look(place), linewidth=2)
+            if not alone:
+                ends = [f"{low:.2f} to {high:.2f}" if len(curves) > 1 else f"{low:.2f}" for low, _, high in spread]
+                points = ax.scatter(xs, [mean for _, mean, _ in spread], s=30, color=look(place)["color"],
+                                    marker=look(place)["marker"])  # fmt: skip
+                tag(points, "point", [
+                    f"{group.label}\nbest of {size} networks: {end} %" for size, end in zip(xs, ends, strict=True)
+                ])  # fmt: skip
             if alone:
                 ((run, visit, search),) = found
                 _dots(ax, search.sizes, search.generations, visit, place)
@@ -389,7 +396,7 @@ def generations(groups: Sequence[Group]) -> Iterator[Drawn]:
         ax.set_xlabel("networks scored")
         ax.set_ylabel("accuracy on the held-out images (%)")
         ax.set_title(f"space{index}" + (f": {budget}" if budget else ""), size=12)
-        legend(figure, handles, 2)
+        legend(figure, handles, 2 if alone else 1)
         name = f"search-space{index}" + (f"-budget{number}" if number else "")
         yield Drawn(name, f"Best so far in space{index} {budget}", figure)
 

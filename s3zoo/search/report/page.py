@@ -121,15 +121,15 @@ def percent(value: float | None) -> str:
 def winners(groups: Sequence[Group]) -> str:
     rows = []
     for group in groups:
-        tests = []
+        tests: dict[str, list[float]] = {}  # by budget
         for run in group.runs:
             for row in run.winners:
                 test = row.get("test")
-                tests.append(test["top1"] if test else None)
+                tests.setdefault(row["budget"], []).extend([test["top1"]] if test else [])
                 interval = f" ({test['low']:.2f} to {test['high']:.2f})" if test else ""
                 rows.append((
                     f"{group.label}, seed {run.seed}", row["budget"] or "–", percent(row["inherited"]),
-                    percent(row.get("accuracy")), percent(tests[-1]) + interval, quantity(row["params"]),
+                    percent(row.get("accuracy")), percent(test and test["top1"]) + interval, quantity(row["params"]),
                     quantity(row["macs"]),
                 ))  # fmt: skip
             for row in (run.result or {}).get("controls", []):
@@ -139,10 +139,10 @@ def winners(groups: Sequence[Group]) -> str:
                     f"{row['test']['top1']:.2f} ({row['test']['low']:.2f} to {row['test']['high']:.2f})",
                     quantity(row["params"]), quantity(row["macs"]),
                 ))  # fmt: skip
-        known = [top1 for top1 in tests if top1 is not None]
-        if len(group.runs) > 1 and len(known) > 1:
-            spread = f"{statistics.fmean(known):.2f} ± {statistics.stdev(known):.2f}"
-            rows.append((f"{group.label}, mean of {len(known)}", "–", "–", "–", spread, "–", "–"))
+        for budget, known in tests.items() if len(group.runs) > 1 else ():
+            if len(known) > 1:
+                spread = f"{statistics.fmean(known):.2f} ± {statistics.stdev(known):.2f}"
+                rows.append((f"{group.label}, mean of {len(known)} seeds", budget or "–", "–", "–", spread, "–", "–"))
     head = ("run", "budget", "inherited %", "finished %", "test %", "parameters", "MACs")
     return table(head, rows, "Winners")
 
