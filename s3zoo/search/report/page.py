@@ -219,8 +219,9 @@ PANELS = (
         " Bands: 95 of 100 bootstrap samples or, over several seeds, the lowest to the highest. Networks are random"
         " ones where the run has them (space_search.random_samples), else those that the space search asked for, else"
         " the first generation of the search, which is drawn within the budget: spaces whose networks were drawn in"
-        " different ways do not compare. Then the same by choice, and the mean error of each choice's top tier (as"
-        " S3's Fig. 3).",
+        " different ways do not compare. Then the same by choice in the last space that has such networks, of the first"
+        " seed, and the mean error of each choice's top tier (as S3's Fig. 3); networks whose blocks differ in a gene"
+        " are left out there.",
         (figures.distributions, figures.choices), lacking="No network has been scored in full yet.",
     ),
     Panel(
