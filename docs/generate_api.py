@@ -9,8 +9,8 @@ ROOT = Path(__file__).resolve().parent.parent
 # What a program of one's own is written with, in the order of the layers.
 MODULES = {
     "Architectures and spaces": ("s3zoo.arch", "s3zoo.families", "s3zoo.space", "s3zoo.cost"),
-    "Models": ("s3zoo.models._base", "s3zoo.models.open", "s3zoo.models.attention", "s3zoo.artefact", "s3zoo.supernet",
-               "s3zoo.convert"),
+    "Models": ("s3zoo.models._base", "s3zoo.models.open", "s3zoo.models.attention", "s3zoo.models.plain",
+               "s3zoo.artefact", "s3zoo.supernet", "s3zoo.convert"),
     "Training": ("s3zoo.training.config", "s3zoo.training.run", "s3zoo.training.loop", "s3zoo.training.resumable"),
     "Search": ("s3zoo.search.config", "s3zoo.search.run", "s3zoo.search.phases", "s3zoo.search.space_search",
                "s3zoo.search.s3", "s3zoo.search.s4", "s3zoo.search.glit", "s3zoo.search.evolution",

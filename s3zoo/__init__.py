@@ -35,9 +35,11 @@ class _RegisterWithTimm(MetaPathFinder):
         return spec
 
 
-def __getattr__(name: str) -> ModuleType:
+def __getattr__(name: str) -> Any:
     if name == "models":
         return importlib.import_module("s3zoo.models")
+    if name == "to_plain":
+        return importlib.import_module("s3zoo.models.plain").to_plain
     raise AttributeError(f"module 's3zoo' has no attribute {name!r}")
 
 

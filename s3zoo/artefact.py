@@ -22,6 +22,8 @@ from s3zoo import __version__
 from s3zoo.arch import Arch
 from s3zoo.models import ENTRYPOINTS
 from s3zoo.models.folder import CONFIG, WEIGHTS, Kind, check_sums, read_network
+from s3zoo.models.loading import PLAIN
+from s3zoo.models.plain import plain_state_dict
 
 KIND = Kind("a model of s3zoo")
 
@@ -32,6 +34,7 @@ def save_model(
     *,
     provenance: Mapping[str, Any] | None = None,
     pretrained_cfg: Mapping[str, Any] | None = None,
+    plain: bool = False,
 ) -> Path:
     """Write the folder that is `model` and give its path; an earlier model in it is replaced.
 
@@ -40,6 +43,7 @@ def save_model(
     Args:
         provenance: where the weights come from, as JSON: data, config, seed, commit, source file.
         pretrained_cfg: fields of timm's pretrained config to set (mean, std, license, label_names, ...).
+        plain: write the weights as `to_plain(model)` has them; they load into the same network.
     """
     model = unwrap_model(model)
     if not isinstance(getattr(model, "arch", None), Arch):
@@ -48,6 +52,9 @@ def save_model(
         raise ValueError("The model has no weights (it is on the meta device); load or initialise it before saving.")
     config = _config(model, provenance or {}, pretrained_cfg or {})
     _check_loadable(model, config)
+    if plain:
+        config["s3zoo"]["layout"] = PLAIN
+        return KIND.write(folder, plain_state_dict(model.state_dict(), model), config)
     return KIND.write(folder, model.state_dict(), config)
 
 

@@ -1,8 +1,10 @@
-"""Write a model for those who do not have s3zoo: in timm's own layout, or as ONNX; checked before it is kept.
+"""Write a model for other tools: in timm's own layout, as ONNX, or with layers of torch; checked before it is kept.
 
 --to timm: a folder that plain timm loads, of an S3 network whose stages are uniform (timm's Swin has one setting per
 stage). The logits are the same at sizes where no shifted window is padded; at others timm computes something else, and
 the export is refused. --to onnx: one file for any model of the zoo, with any batch size and one input size.
+
+--to plain: a folder of any model of the zoo whose weights are those of nn.Linear and nn.Conv2d (`s3zoo.to_plain`).
 
 examples:
   s3zoo export s3_tiny --to timm --out s3_tiny_timm
@@ -29,10 +31,11 @@ from timm.models._pretrained import filter_pretrained_cfg
 from torch import Tensor
 
 from s3zoo import __version__, cards
-from s3zoo.artefact import load_model_config
+from s3zoo.artefact import load_model_config, save_model
 from s3zoo.files import check_writable, replacing, replacing_files, sha256, write_json, write_text
 from s3zoo.models.folder import CONFIG, WEIGHTS, new_folder, save_tensors
 from s3zoo.models.open import model_folder, open_model, source
+from s3zoo.models.plain import to_plain
 from s3zoo.models.s3 import S3, timm_differs, timm_model_args, to_timm_state_dict
 
 TIMM_ARCHITECTURE = "swin_s3_tiny_224"  # timm's Swin takes every gene that a uniform stage has as an argument
@@ -171,6 +174,22 @@ def _timm_config(model: Any, args: dict[str, Any], config: dict[str, Any]) -> di
     return json.loads(json.dumps(out, allow_nan=False))
 
 
+# Layers of torch
+
+
+def to_plain_folder(folder: str | Path, model: Any, config: dict[str, Any] | None = None) -> float:
+    """Write `folder` with the weights of `to_plain(model)`; gives the largest difference of their logits."""
+    if not hasattr(model, "arch"):
+        raise ValueError(f"{type(model).__name__} is no network of the zoo, so its layers are as they are.")
+    images = _images(model, 2)
+    with torch.inference_mode():
+        seen = largest_difference(model(images), to_plain(model)(images))
+    if not seen <= TOLERANCE:  # also NaN
+        raise ValueError(f"The logits of plain layers differ by {seen:.1e} from the model's, above {TOLERANCE}.")
+    save_model(folder, model, provenance=(config or {}).get("s3zoo", {}).get("provenance"), plain=True)
+    return seen
+
+
 # ONNX
 
 
@@ -247,8 +266,8 @@ def main(argv: list[str] | None = None) -> int:
         prog="s3zoo export", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("model", metavar="MODEL|FOLDER", help="a name of the zoo, hf-hub:org/name, or a model's folder")
-    parser.add_argument("--to", required=True, choices=("timm", "onnx"))
-    parser.add_argument("--out", required=True, metavar="PATH", help="a folder for timm, a file for ONNX")
+    parser.add_argument("--to", required=True, choices=("timm", "onnx", "plain"))
+    parser.add_argument("--out", required=True, metavar="PATH", help="a folder for timm and plain, a file for ONNX")
     parser.add_argument("--img-size", type=int, nargs="+", metavar="N", help="side, or height and width")
     parser.add_argument("--opset", type=int, default=OPSET, help="of ONNX (default: %(default)s)")
     parser.add_argument("--untrained", action="store_true", help="random weights instead of the published ones")
@@ -264,13 +283,17 @@ def main(argv: list[str] | None = None) -> int:
         check_onnx(args.out, args.opset)  # before weights are fetched
     out = Path(args.out).expanduser()
     check_out(out, args.model)
-    check_writable(out, "--out", folder=args.to == "timm")
+    check_writable(out, "--out", folder=args.to != "onnx")
     model, config = load(args.model, img_size=size, untrained=args.untrained)
     height, width = _size(model)
     if args.to == "timm":
         seen = to_timm(args.out, model, config)
         print(f"{args.out}: plain timm gives the same logits at {height} x {width} (largest difference {seen:.1e})")
         print(f'load it with: import timm; timm.create_model("local-dir:{args.out}", pretrained=True)')
+    elif args.to == "plain":
+        seen = to_plain_folder(args.out, model, config)
+        print(f"{args.out}: layers of torch give the same logits (largest difference {seen:.1e})")
+        print(f'load it with: s3zoo.to_plain(timm.create_model("local-dir:{args.out}", pretrained=True))')
     else:
         print(f"exporting at {height} x {width}, any batch size; this takes up to a minute", flush=True)
         seen = to_onnx(args.out, model, opset=args.opset)

@@ -28,6 +28,7 @@ from s3zoo.models._base import ArchLike, Plain, Size
 from s3zoo.models.layers import DropPath, HeadProjection, QkvLinear
 from s3zoo.models.loading import FOLDER, IMAGENET, NOTHING_PUBLISHED, build, fit_pos_embed, fit_weights
 from s3zoo.models.official import unwrap
+from s3zoo.models.plain import Renamed, declare
 
 
 class Attention(nn.Module):
@@ -110,6 +111,54 @@ class LocalConv1d(nn.Module):
         x = F.conv2d(x, weight, self.conv.bias, padding=(0, self.padding), groups=weight.shape[0])
         x = x.squeeze(2).transpose(1, 2).flatten(0, 1)  # (B * N, I)
         return self.proj(self.act(self.norm(x))).view(B, N, -1)  # (B, N, C)
+
+
+class PlainGatedLinear(nn.Module):
+    """`GatedLinear` with a linear layer of torch, all values before all gates."""
+
+    def __init__(self, layer: GatedLinear) -> None:
+        super().__init__()
+        out_dim, _, in_dim = layer.weight.shape
+        self.linear = nn.Linear(in_dim, 2 * out_dim, device="meta", dtype=layer.weight.dtype)
+        self.norms = layer.norms
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.linear(x)
+        if self.norms is not None:
+            halves = zip(x.chunk(2, dim=2), self.norms, strict=True)
+            x = torch.cat([norm(half.transpose(1, 2)).transpose(1, 2) for half, norm in halves], dim=2)
+        return F.glu(x)
+
+
+class PlainLocalConv1d(nn.Module):
+    """`LocalConv1d` that calls its convolution."""
+
+    def __init__(self, layer: LocalConv1d) -> None:
+        super().__init__()
+        self.expand, self.conv, self.norm, self.act = layer.expand, layer.conv, layer.norm, layer.act
+        self.proj = layer.proj
+
+    def forward(self, x: Tensor, height: int, width: int) -> Tensor:
+        B, N, _ = x.shape
+        x = self.conv(self.expand(x).transpose(1, 2)).transpose(1, 2).flatten(0, 1)  # (B * N, I)
+        return self.proj(self.act(self.norm(x))).view(B, N, -1)  # (B, N, C)
+
+
+def _gates_last(value: Tensor) -> Tensor:
+    return value.transpose(0, 1).flatten(0, 1)  # (out, 2, ...) -> (2 * out, ...)
+
+
+def _gates_within(value: Tensor, shape: torch.Size) -> Tensor:
+    return value.reshape(2, shape[0], *shape[2:]).transpose(0, 1)
+
+
+declare(
+    GatedLinear,
+    PlainGatedLinear,
+    weight=Renamed("linear.weight", _gates_last, _gates_within),
+    bias=Renamed("linear.bias", _gates_last, _gates_within),
+)
+declare(LocalConv1d, PlainLocalConv1d)
 
 
 class LocalConv2d(LocalConv1d):

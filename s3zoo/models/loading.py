@@ -34,6 +34,7 @@ from s3zoo.models.folder import (
     section,
 )
 from s3zoo.models.official import read_checkpoint
+from s3zoo.models.plain import native_state_dict
 
 _logger = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ IMAGENET = {
     "first_conv": "patch_embed.proj",
 }
 LARGEST_NEW = 1 << 26  # parameters that a network may have beyond those of its weights: new classes, channels, sizes
+PLAIN = "plain"  # the layout of weights whose layers are torch's own, see plain.py
 FOLDER = "timm.create_model('local-dir:<folder>', pretrained=True)"
 NOTHING_PUBLISHED = f"No weights of {{}} are published; use pretrained=False, or load a trained folder with {FOLDER}."
 
@@ -187,6 +189,13 @@ def _from_hub(cfg: PretrainedCfg, cache_dir: str | Path | None) -> Path:
     return path
 
 
+def _layout(path: Path) -> Any:
+    """What the config beside a file of weights says of their layout."""
+    config = read_json_object(path.with_name(CONFIG)) if path.with_name(CONFIG).is_file() else {}
+    ours = config.get("s3zoo")
+    return ours.get("layout") if isinstance(ours, dict) else None
+
+
 _told: set[str] = set()  # sources of which was said that they are unverified
 
 
@@ -240,6 +249,9 @@ def build(
     if pretrained and given.file and not given.state_dict:  # read here: timm would prefer averaged weights
         weights = read_checkpoint(given.file)
         _check_size(arch, weights, given.file)
+        if _layout(Path(given.file)) == PLAIN:
+            fit = filter_fn
+            filter_fn = lambda state, model: fit(native_state_dict(state, model), model)  # noqa: E731
         given = dataclasses.replace(given, source=None, file=None, state_dict=weights)
     kwargs |= {"pretrained_filter_fn": filter_fn, "feature_cfg": feature_cfg, "pretrained_cfg": given}
     built: Any = build_model_with_cfg(model, variant, pretrained, **kwargs)

@@ -31,6 +31,7 @@ from s3zoo.models._base import ArchLike, BlockSequence, Hierarchical, Size
 from s3zoo.models.layers import DropPath, HeadProjection, QkvLinear, attend, trunc_normal_
 from s3zoo.models.loading import IMAGENET, build, bundled, fit_weights
 from s3zoo.models.official import unwrap
+from s3zoo.models.plain import Renamed, declare
 
 # register_model adds the entrypoints
 __all__ = ["S3", "checkpoint_filter_fn", "timm_differs", "timm_model_args", "to_timm_state_dict"]
@@ -161,6 +162,42 @@ class PatchMerging(nn.Module):
         weight, bias = self.norm.weight.permute(1, 2, 0).flatten(), self.norm.bias.permute(1, 2, 0).flatten()  # (4 * C)
         x = F.layer_norm(x, weight.shape, weight, bias, self.norm.eps)  # (B, H / 2, W / 2, 4 * C)
         return F.linear(x, self.reduction.permute(0, 2, 3, 1).flatten(1))  # (B, H / 2, W / 2, out)
+
+
+@register_notrace_module  # reason: padding follows the feature map
+class PlainPatchMerging(nn.Module):
+    """`PatchMerging` with a norm and a linear layer of torch on (row, column, channel)."""
+
+    def __init__(self, layer: PatchMerging) -> None:
+        super().__init__()
+        dd: dict[str, Any] = {"device": "meta", "dtype": layer.reduction.dtype}
+        inputs = layer.norm.weight.numel()
+        self.norm = nn.LayerNorm(inputs, eps=layer.norm.eps, **dd)
+        self.reduction = nn.Linear(inputs, layer.reduction.shape[0], bias=False, **dd)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, height, width, dim = x.shape
+        if height % 2 > 0 or width % 2 > 0:
+            x = F.pad(x, [0, 0, 0, width % 2, 0, height % 2])
+        x = x.reshape(batch, (height + 1) // 2, 2, (width + 1) // 2, 2, dim).transpose(2, 3).flatten(3)
+        return self.reduction(self.norm(x))  # (B, H / 2, W / 2, out)
+
+
+def _norm_back(value: Tensor, shape: torch.Size) -> Tensor:
+    return value.reshape(2, 2, shape[0]).permute(2, 0, 1)
+
+
+def _reduction_back(value: Tensor, shape: torch.Size) -> Tensor:
+    return value.reshape(shape[0], 2, 2, shape[1]).permute(0, 3, 1, 2)
+
+
+declare(
+    PatchMerging,
+    PlainPatchMerging,
+    norm__weight=Renamed("norm.weight", lambda w: w.permute(1, 2, 0).flatten(), _norm_back),
+    norm__bias=Renamed("norm.bias", lambda b: b.permute(1, 2, 0).flatten(), _norm_back),
+    reduction=Renamed("reduction.weight", lambda w: w.permute(0, 2, 3, 1).flatten(1), _reduction_back),
+)
 
 
 class S3(Hierarchical):

@@ -23,6 +23,7 @@ from s3zoo.models._base import ArchLike, BlockSequence, Hierarchical, Size
 from s3zoo.models.layers import DropPath, HeadLinear, HeadProjection
 from s3zoo.models.loading import FOLDER, IMAGENET, NOTHING_PUBLISHED, build, fit_weights
 from s3zoo.models.official import unwrap
+from s3zoo.models.plain import declare, reshaped
 
 __all__ = ["Shunted", "checkpoint_filter_fn"]  # register_model adds the entrypoints
 
@@ -44,6 +45,26 @@ class HeadConv(nn.Module):
         weight = self.weight.flatten(0, 1)  # (h * d, 1, 3, 3)
         x = F.conv2d(x.permute(0, 3, 1, 2), weight, self.bias.flatten(), padding=1, groups=weight.shape[0])
         return x.permute(0, 2, 3, 1)  # (B, H, W, h * d)
+
+
+class PlainHeadConv(nn.Module):
+    """`HeadConv` with a convolution of torch."""
+
+    def __init__(self, layer: HeadConv) -> None:
+        super().__init__()
+        width = layer.bias.numel()
+        self.conv = nn.Conv2d(width, width, 3, padding=1, groups=width, device="meta", dtype=layer.weight.dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)  # (B, H, W, h * d)
+
+
+declare(
+    HeadConv,
+    PlainHeadConv,
+    weight=reshaped("conv.weight", lambda w: w.flatten(0, 1)),
+    bias=reshaped("conv.bias", torch.flatten),
+)
 
 
 @register_notrace_module  # reason: padding follows the feature map
