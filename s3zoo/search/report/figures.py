@@ -92,8 +92,8 @@ def moving(groups: Sequence[Group]) -> Iterator[Drawn]:
     for gene in dict.fromkeys(gene for gene, _ in searched):
         stages = sorted(stage for other, stage in searched if other == gene)
         figure, found = drawing.figure(max(300, 60 + 125 * len(stages)), 230, 1, len(stages))
-        shared = [ax for ax in axes(found)]
-        for stage, ax in zip(stages, shared, strict=True):
+        columns = axes(found)
+        for stage, ax in zip(stages, columns, strict=True):
             ax.set_title(stage or gene, size=11)
             whole_numbers(ax.xaxis)
             ax.set_xlabel("space")
@@ -105,7 +105,7 @@ def moving(groups: Sequence[Group]) -> Iterator[Drawn]:
             values = {c for group in groups for run in group.runs for c in _choices(run, gene, stage)}
             if len(values) <= 8:
                 ax.set_yticks(sorted(values))
-        shared[0].set_ylabel(gene)
+        columns[0].set_ylabel(gene)
         if len(groups) > 1:
             legend(figure, [_handle(group.label, number) for number, group in enumerate(groups)], 1)
         yield Drawn(f"space-{file_name(gene)}", f"Choices of {gene} in every visited space", figure)
