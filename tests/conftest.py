@@ -22,6 +22,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason="needs CUDA"))
 
 
+@pytest.fixture(autouse=True, scope="session")
+def no_reports() -> Iterator[None]:
+    """A search by the command ends with a report, which takes longer than a search of a test; test_report.py has it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("s3zoo.search.command.report", lambda runs, folder: "report: left out")
+        yield
+
+
 @pytest.fixture
 def one_thread() -> Iterator[None]:
     """Small tensors gain nothing from a second thread and wait for it on a busy machine."""

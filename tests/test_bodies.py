@@ -197,7 +197,7 @@ def test_with_all_features_kept_the_tower_is_idle(ladder_run: Path, tmp_path: Pa
 
 def start(folder: Path, *settings: str) -> subprocess.Popen:
     words = [part for setting in settings for part in ("--set", setting)]
-    command = [sys.executable, str(TOOL), "debug_s4_clip", "--out", str(folder), *words]
+    command = [sys.executable, str(TOOL), "debug_s4_clip", "--no-report", "--out", str(folder), *words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent)}
     return subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True

@@ -131,7 +131,7 @@ def test_search_card_and_command_line(elsewhere: Path, tmp_path: Path) -> None:
         )
     )
     command_line(elsewhere, "search", str(config), "--out", str(tmp_path / "run"), "--dry-run")
-    command_line(elsewhere, "search", str(config), "--out", str(tmp_path / "run"))
+    command_line(elsewhere, "search", str(config), "--out", str(tmp_path / "run"), "--no-report")
     (model,) = (path.parent for path in tmp_path.rglob("run/**/config.json"))
     found = json.loads((model / "config.json").read_text())
     assert found["architecture"] == "mix" and found["s3zoo"]["params"] <= 3000

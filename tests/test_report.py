@@ -14,6 +14,7 @@ from test_search import ONE, RACING, quick, search, toy
 from s3zoo.arch import Arch, S3Block, Stage
 from s3zoo.cli import main
 from s3zoo.files import Records
+from s3zoo.search.command import report
 from s3zoo.search.course import Course, planned
 from s3zoo.search.report import data
 from s3zoo.search.report.page import PANELS, state
@@ -182,6 +183,13 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def page(run_folder: Path) -> Path:
     assert main(["report", str(run_folder)]) == 0
     return run_folder / "report" / "report.html"
+
+
+def test_the_end_of_a_search_writes_it_or_says_why_not(run_folder: Path, tmp_path: Path) -> None:
+    assert report([run_folder], tmp_path) == f"report: {tmp_path / 'report.html'}"
+    assert len(list((tmp_path / "figures").glob("*.pdf"))) == len(list((tmp_path / "figures").glob("*.svg"))) > 5
+    (tmp_path / "file").write_text("")
+    assert "could not be written" in report([run_folder], tmp_path / "file" / "x")
 
 
 def test_every_panel_shows_something(page: Path) -> None:

@@ -70,7 +70,7 @@ def test_a_killed_queue_goes_on_and_lists_every_start(tmp_path: Path) -> None:
     )
     (tmp_path / "queue.py").write_text(
         "from s3zoo.study import Study, StudyRun\n"
-        f"first = StudyRun('first', 'search {tmp_path}/tiny.py')\n"
+        f"first = StudyRun('first', 'search {tmp_path}/tiny.py --no-report')\n"
         f"second = StudyRun('second', 'train {{first}}/model --scratch --data digits --epochs 1')\n"
         "config = Study('queue', (first, second), 128)\n"
     )

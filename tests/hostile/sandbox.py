@@ -51,6 +51,10 @@ MODULES = {
 }
 
 
+# Modules without a distribution: configs, and what compiled modules share
+SHARED = ("s3zoo_config_", "_cython_")
+
+
 class Nursery:
     """The process that forks commands, seen from the test."""
 
@@ -233,7 +237,7 @@ def _command(request: dict[str, Any], notes: int, known: set[str]) -> None:
             except SystemExit as error:
                 code = error.code if isinstance(error.code, int) else 1
         new = {name.partition(".")[0] for name in set(sys.modules) - before}
-        foreign = sorted(n for n in new if n in PLANTED or (n not in known and not n.startswith("s3zoo_config_")))
+        foreign = sorted(n for n in new if n in PLANTED or (n not in known and not n.startswith(SHARED)))
         os.write(notes, json.dumps({"modules": foreign}).encode() + b"\n")
     except BaseException:
         traceback.print_exc()

@@ -199,7 +199,7 @@ MADE = {
 RUNS = {
     "core": (
         "train train.py --data data --out run",
-        "search search.py --data data --out search",
+        "search search.py --data data --out search --no-report",
         "export model --to timm --out timm",
         "convert official.pth --arch arch.json --to converted",
         "evaluate model plain --data data --no-speed",
