@@ -6,7 +6,7 @@ READY := $(VENV)/.s3zoo-ready
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help test lint slow search zoo clean
+.PHONY: help test lint slow search zoo bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ search: $(READY) ## the whole S3 search on digits, a few minutes; the network is
 zoo: $(READY) ## write what is generated again: model cards, docs/zoo.html and zoo.svg, docs/api.md
 	$(PY) tools/zoo.py --cards --html docs/zoo.html --plot docs/zoo.svg
 	$(PY) docs/generate_api.py
+
+bench: $(READY) ## speed, memory and start, next to their targets and peers: table here, docs/bench.json
+	$(PY) benchmarks/bench.py --json docs/bench.json
 
 clean: ## remove .venv, caches and build products
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -65,6 +65,7 @@ def main(argv: list[str] | None = None) -> int:
     add("--sort", default="top1", choices=COLUMNS, help="column to sort by, best first (default: top1)")
     add("--no-speed", action="store_true", help="measure neither speed nor memory")
     add("--untrained", action="store_true", help="random weights: for size and speed where none are published")
+    add("--compile", action="store_true", help="with torch.compile: minutes before the first image")
     add("--json", action="store_true", help="a JSON list instead of the table")
     arguments = parser.parse_args(argv)
     for name, kind in LIMITS.items():
@@ -83,9 +84,12 @@ def main(argv: list[str] | None = None) -> int:
     for spec in arguments.models:
         model = open_model(spec, pretrained=not arguments.untrained).to(device).eval()
         row: dict[str, Any] = {"model": spec}
+        sizes = size(model, device)
+        if arguments.compile:
+            model.compile()
         if split is not None:
             row |= score(model, spec, split, device, arguments.batch_size, arguments.workers, arguments.limit)
-        row |= size(model, device)
+        row |= sizes
         if not arguments.no_speed:
             row |= speed(model, device, arguments.batch_size)
         rows.append(row)

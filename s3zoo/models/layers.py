@@ -20,20 +20,20 @@ def trunc_normal_(tensor: Tensor, std: float = 0.02) -> Tensor:
 @torch.fx.wrap
 @register_notrace_function  # reason: asks for the device and the gradient
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None, scale: float = 1.0) -> Tensor:
-    """softmax(scale * q k^T + bias) v for (B, h, n, d), with a bias that broadcasts to (B, h, n, n) and has no -inf.
+    """softmax(scale * q k^T + bias) v for (B, h, n, d), with a bias (h, n, n) that has no -inf.
 
     Plain products while a CPU trains: there torch has no fused attention with a bias that learns, and what it does
     instead looks for rows without a key and copies more; without a bias the fused one is slower backwards.
     """
     if not (q.device.type == "cpu" and torch.is_grad_enabled() and q.requires_grad):
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
-    batch, heads, n, d = q.shape
-    keys, q, k, v = k.shape[2], q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
+        mask = None if bias is None else bias.unsqueeze(0)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+    batch, heads, n, _ = q.shape
+    q, k, v = q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
     if bias is None:
         logits = torch.bmm(q * scale, k.transpose(1, 2))  # (B * h, n, keys)
     else:  # one pass writes the bias, the product is added to it
-        logits = bias.expand(batch, heads, n, keys).clone(memory_format=torch.contiguous_format).flatten(0, 1)
-        logits = logits.baddbmm_(q, k.transpose(1, 2), alpha=scale)
+        logits = bias.repeat(batch, 1, 1).baddbmm_(q, k.transpose(1, 2), alpha=scale)
     return torch.bmm(logits.softmax(dim=2), v).view(batch, heads, n, v.shape[2])
 
 

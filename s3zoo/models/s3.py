@@ -110,7 +110,8 @@ class WindowAttention(nn.Module):
             qkv = qkv.view(3, batch, windows * self.num_heads, n, self.head_dim)
         else:
             qkv = qkv.view(3, batch * windows, self.num_heads, n, self.head_dim)
-        x = attend(qkv[0], qkv[1], qkv[2], bias.unsqueeze(0), self.head_dim**-0.5)
+        q, k, v = qkv.unbind(0)
+        x = attend(q, k, v, bias, self.head_dim**-0.5)
 
         x = x.reshape(batch, rows, cols, self.num_heads, win_h, win_w, self.head_dim).permute(0, 1, 4, 2, 5, 3, 6)
         # A copy in any case: whether a view would do depends on the attention kernel, which an export may exchange.

@@ -481,6 +481,8 @@ def finish(
         model = supernet.extract(arch, **options)
         recalibrate(model, (x.to(device) for x in data.calibration_batches(run.arch_search.calibration_images)))
     if mode != "inherit":
+        if run.compile:
+            model.compile()
         images = data.with_held_out() if run.final.use_held_out else data
         _fit(context, ModelTask(model), train, images, place, f"{mode} {arch.key}", seed_from(run.seed, arch.key))
     if run.final.use_held_out:

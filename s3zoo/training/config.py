@@ -142,6 +142,7 @@ class Run:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     amp: bool = True  # mixed precision, on a GPU only
     amp_dtype: Literal["auto", "bfloat16", "float16"] = "auto"  # auto: bfloat16 where the GPU has it
+    compile: bool = False  # torch.compile for the training of one network; a supernet's many stay eager
 
     def __post_init__(self) -> None:
         check(self)

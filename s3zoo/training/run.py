@@ -98,6 +98,8 @@ class Training:
                 parameter.requires_grad_(id(parameter) in classifier)
         elif run.freeze:
             frozen = freeze(model, run.freeze)
+        if run.compile:
+            model.compile()
         options: dict[str, Any] = {"frozen": frozen}
         if run.layer_decay < 1 and run.mode != "probe":
             options["lr_scale"] = layer_scales(model, run.layer_decay)
