@@ -284,6 +284,15 @@ def test_two_processes_are_one(toy, tmp_path):
     assert done.stdout.count("test images") == 1  # only one of them speaks
 
 
+@pytest.mark.slow
+def test_compiled_training_ends_where_eager_does(toy, tmp_path):
+    train(dataclasses.replace(config, compile=True), tmp_path)
+    eager, compiled = (load_file(folder / "model/model.safetensors") for folder in (toy, tmp_path))
+    assert eager.keys() == compiled.keys()
+    for name, value in eager.items():
+        assert torch.allclose(value, compiled[name], atol=1e-3), name
+
+
 def test_a_network_of_timm_is_saved_in_its_own_layout(tmp_path):
     run = changed(model="resnet10t", model_args={}, img_size=32, train_limit=32, epochs=1)
     result = train(run, tmp_path)
