@@ -1,7 +1,8 @@
 """UperNet with AutoFormer-S on ADE20K, 160,000 iterations.
 
 Expected:  no figure in a paper; not run here.
-Size:      54.6M parameters, 1169.0G multiply-accumulates at 2048 x 512 (by `s3zoo flops_mm`).
+Size:      54.6M parameters, 1608.9G multiply-accumulates at 2048 x 512 (by `s3zoo flops_mm`; 1169.0G of them without
+           the columns that relative positions append to queries, keys and values).
 Cost:      160,000 iterations with 16 images of 512 x 512; 4.5 x 10^18 FLOP, or 2.6 GPU-days at an assumed 20 TFLOP/s
            (estimate).
 Command:   torchrun --nproc-per-node 8 -m s3zoo train_mm upernet_autoformer-small_160k_ade20k-512x512 --data
