@@ -111,6 +111,20 @@ def test_a_run_cut_in_two_is_the_same_run(tmp_path, options):
     assert lines[0] == lines[1] and len(lines[0].splitlines()) == 2
 
 
+def test_the_learning_rate_of_each_step(tmp_path):
+    """Six steps: two of warm-up from warmup_lr on, then the half cosine over all six, whose end would be min_lr."""
+    rates = []
+
+    class Noted(SupernetTask):
+        def before_step(self, optimizer):
+            rates.append(optimizer.param_groups[0]["lr"])
+
+    config = dataclasses.replace(TRAIN, warmup_epochs=0, warmup_steps=2, warmup_lr=1e-4, lr=3e-3, min_lr=1e-5)
+    train(Noted(supernet(), config, 0), tmp_path, config)
+    cosine = [1e-5 + (3e-3 - 1e-5) * (1 + math.cos(math.pi * step / 6)) / 2 for step in range(6)]
+    assert rates == pytest.approx([1e-4, (1e-4 + 3e-3) / 2, *cosine[2:]])
+
+
 def test_every_network_of_every_step_draws_its_own_masks(tmp_path):
     """And the same ones for all its parts of a batch, each of which takes its own rows of them."""
     drawn = []
