@@ -103,13 +103,15 @@ def run(command: Callable[[list[str]], int], argv: list[str]) -> int:
             raise
         print("s3zoo: interrupted", file=sys.stderr)
         return 130
-    except (ValueError, OSError) as error:
-        number = getattr(error, "errno", None)
+    except (ValueError, OSError, RuntimeError) as error:
+        number, name = getattr(error, "errno", None), getattr(error, "filename", None)
+        if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):  # pathlib's, before Python 3.13
+            number, name = errno.ELOOP, str(error).partition("'")[2].rstrip("'")
         if _debug() or not (isinstance(error, _USER_ERRORS) or number in _USER_ERRNOS):
             raise
         text = str(error) or type(error).__name__
         if number in _USER_ERRNOS:
-            name = os.fsdecode(getattr(error, "filename", None) or "a file")
+            name = os.fsdecode(name or "a file")
             text = _USER_ERRNOS[number].format(place=repr(name if len(name) < 200 else f"{name[:200]}…"))
         if _speaks():
             print(f"s3zoo: {' '.join(text.split())}", file=sys.stderr)

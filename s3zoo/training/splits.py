@@ -301,10 +301,12 @@ def _opened(config: Data, wanted: str) -> Split:
     ends = True
     if kind == "" and os.path.isdir(root):
         list(_folders(Path(root)))  # what timm would pass over in silence
+    elif kind == "" and not os.path.isfile(root):
+        raise ValueError(f"{root!r} is neither a folder nor a file; {LAYOUT}.")
     elif kind == "":
         ends = _check_tar(Path(root))
     options: dict[str, Any] = {"download": config.download} if kind == "torch" else {}
-    if root.endswith(".tar") and not kind:
+    if root.endswith(".tar") and not kind and os.path.isfile(root):
         options["cache_tarinfo"] = False  # timm would write a pickle beside a large one
     where = f"{config.name} ({wanted})" if kind else root
     try:

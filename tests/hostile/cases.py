@@ -194,6 +194,8 @@ TABLE: dict[str, list[Case]] = {
         *each("predict plain image.png", Edit("plain/config.json", "pretrained_cfg.pretrained_strict", False)),
         *each(CONVERT, *puts("official.pth", TENSORS), *puts("arch.json", DOCUMENTS)),
         *each(CONVERT, Cut("official.pth", 0.7), Cut("official.pth", 0.5, True)),
+        *each(CONVERT, *(Make(path, kind) for path in ("official.pth", "arch.json") for kind in KINDS)),
+        *each(TARS, *(Make("tars/train.tar", kind) for kind in KINDS)),
         *each(f"{TRAIN} --out run", *(Edit("run/run.json", "config", value) for value in (GONE, None, 3, []))),
         *each(f"{TRAIN} --out run", *puts("run/run.json", DOCUMENTS), *puts("run/result.json", "list empty html")),
         *each(f"{SEARCH} --out search", *puts("search/run.json", DOCUMENTS), *puts("search/result.json", "list empty")),
