@@ -263,6 +263,10 @@ def check_args(architecture: str, args: Any, where: str = "") -> None:
         _check_zoo_args(args, where)
     elif not _plain(args):
         raise ValueError(f"{where}model_args must hold numbers, truth values, short words and lists of these only.")
+    else:
+        for key, value in args.items():  # which Python would take for a number
+            if isinstance(value, bool) and isinstance(known[key], int | float) and not isinstance(known[key], bool):
+                raise ValueError(f"{where}model_args has {key} {value}, but {name} takes a number there.")
 
 
 def _check_zoo_args(args: dict[str, Any], where: str) -> None:
@@ -285,10 +289,11 @@ def _check_zoo_args(args: dict[str, Any], where: str) -> None:
 
 
 @functools.cache
-def _constructor(name: str) -> set[str]:
-    """The arguments by name that a network of timm has."""
+def _constructor(name: str) -> dict[str, Any]:
+    """The arguments by name that a network of timm has, and their defaults."""
     kind = type(timm.create_model(name, device="meta"))
-    return set(inspect.signature(kind.__init__).parameters) - {"self", "args", "kwargs"}
+    found = inspect.signature(kind.__init__).parameters
+    return {key: each.default for key, each in found.items() if key not in ("self", "args", "kwargs")}
 
 
 def _plain(value: Any, depth: int = 0) -> bool:

@@ -192,6 +192,7 @@ TABLE: dict[str, list[Case]] = {
         *each(PREDICT, *(Make(path, kind) for path in (CONFIG, WEIGHTS, "image.png") for kind in KINDS)),
         *each(PREDICT, Cut(WEIGHTS, 0.5), Cut(WEIGHTS, 0.001), Cut(WEIGHTS, 0.95, True), Put("image.png", "html")),
         *each("predict plain image.png", Edit("plain/config.json", "pretrained_cfg.pretrained_strict", False)),
+        *each("predict plain image.png", Edit("plain/config.json", "model_args.patch_size", True)),
         *each(CONVERT, *puts("official.pth", TENSORS), *puts("arch.json", DOCUMENTS)),
         *each(CONVERT, Cut("official.pth", 0.7), Cut("official.pth", 0.5, True)),
         *each(CONVERT, *(Make(path, kind) for path in ("official.pth", "arch.json") for kind in KINDS)),
