@@ -140,6 +140,23 @@ def test_every_network_of_every_step_draws_its_own_masks(tmp_path):
     assert firsts == seconds and len(set(firsts)) == len(firsts) == 6 * 4  # steps, networks
 
 
+def test_an_epoch_that_was_recorded_and_then_lost_is_recorded_once(tmp_path, monkeypatch):
+    """Killed after the record of the first epoch, before its checkpoint."""
+
+    def killed(*args):
+        raise KeyboardInterrupt
+
+    config = dataclasses.replace(TRAIN, checkpoint_seconds=0)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        at_end = {"at_epoch_end": lambda epoch: patch.setattr(checkpoint, "save", killed) or {}}
+        train(SupernetTask(supernet(), config, 0), tmp_path, config, **at_end)
+    lines = (tmp_path / "epochs.jsonl").read_text().splitlines()
+    assert [json.loads(line)["epoch"] for line in lines] == [0]
+    rows = train(SupernetTask(supernet(), config, 0), tmp_path, config)
+    assert [row["epoch"] for row in rows] == [0, 1]
+    assert [json.loads(line)["epoch"] for line in (tmp_path / "epochs.jsonl").read_text().splitlines()] == [0, 1]
+
+
 def test_training_lowers_the_loss(tmp_path):
     net = supernet()
     config = dataclasses.replace(TRAIN, epochs=12, lr=0.02, label_smoothing=0.0, checkpoint_seconds=60)
