@@ -333,6 +333,8 @@ class Records:
     ) -> None:  # fmt: skip
         self.path, self.run = path if write else None, run
         self.rows: list[dict[str, Any]] = []
+        if path is not None and path.exists() and not path.is_file():  # a pipe would be waited for
+            raise ValueError(f"{path} is not a file; remove it, and what it should record is done again.")
         content = path.read_bytes() if path is not None and path.exists() else b""
         for number, line in enumerate(content.split(b"\n")[:-1], 1):
             try:

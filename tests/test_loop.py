@@ -5,6 +5,7 @@ import hashlib
 import itertools
 import json
 import math
+import os
 import random
 from pathlib import Path
 
@@ -155,6 +156,22 @@ def test_an_epoch_that_was_recorded_and_then_lost_is_recorded_once(tmp_path, mon
     rows = train(SupernetTask(supernet(), config, 0), tmp_path, config)
     assert [row["epoch"] for row in rows] == [0, 1]
     assert [json.loads(line)["epoch"] for line in (tmp_path / "epochs.jsonl").read_text().splitlines()] == [0, 1]
+
+
+@pytest.mark.parametrize("damage", ["running", "optimizer", "step", "pipe"])
+def test_files_that_were_changed_are_refused_by_name(tmp_path, damage):
+    train(SupernetTask(supernet(), TRAIN, 0), tmp_path)
+    path = max(tmp_path.glob("step-*")) / "state.json"
+    state = json.loads(path.read_text())
+    if damage == "pipe":
+        (tmp_path / "epochs.jsonl").unlink()
+        os.mkfifo(tmp_path / "epochs.jsonl")
+    elif damage == "step":
+        (tmp_path / "epochs.jsonl").write_text('{"step": "x"}\n')
+    else:
+        path.write_text(json.dumps(state | {damage: {"groups": "x"} if damage == "optimizer" else 10**30}))
+    with pytest.raises(ValueError, match="epochs.jsonl" if damage in ("pipe", "step") else "cannot be resumed from"):
+        train(SupernetTask(supernet(), TRAIN, 0), tmp_path)
 
 
 def test_training_lowers_the_loss(tmp_path):

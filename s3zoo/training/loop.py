@@ -23,7 +23,7 @@ from timm.optim import param_groups_layer_decay
 from torch import Tensor, nn
 
 from s3zoo.arch import Arch
-from s3zoo.files import Records, check_run
+from s3zoo.files import Records, check_fields, check_run
 from s3zoo.models.layers import DropPath
 from s3zoo.space import Space
 from s3zoo.supernet import Supernet
@@ -322,9 +322,10 @@ def fit(
         tensors, state = saved
         check_run(state.get("run", ""), run, folder)
         try:
+            check_fields(state, {"step": int, "running": list})
             _restore(task, optimizer, average, tensors, state)
             scale.restore(state)
-        except (KeyError, ValueError) as error:
+        except (KeyError, ValueError, TypeError, AttributeError) as error:  # a file that was changed
             why = f"it lacks {error}" if isinstance(error, KeyError) else error
             raise ValueError(
                 f"The checkpoint in {folder} cannot be resumed from ({why}); remove that folder to begin anew."
@@ -332,9 +333,8 @@ def fit(
         start, running = state["step"], tuple(state["running"])  # type: ignore[assignment]
         if start < total:
             log.say(f"{name}: resumed at step {start} of {total}")
-    records = ranks.rank0_first(
-        lambda: Records(folder / "epochs.jsonl", keep=lambda row: row["step"] <= start, write=ranks.first, run=run)
-    )
+    options: Any = {"fields": {"step": int}, "keep": lambda row: row["step"] <= start, "run": run}
+    records = ranks.rank0_first(lambda: Records(folder / "epochs.jsonl", write=ranks.first, **options))
 
     def save(step: int) -> None:
         if ranks.first:
