@@ -33,13 +33,13 @@ def cifar10_s3_2core() -> SearchRun:
         name="cifar10_s3_2core",
         space=s3_space(  # feature maps of 16 x 16, 8 x 8 and 4 x 4
             "cifar10_s3",
-            depth=(1, 2, 3),
-            embed=(16, 24, 32),
+            depth=(1, 2),
+            embed=(16, 32, 48),
             window=(4, 8),
-            heads=(2, 3, 4),
+            heads=(1, 2, 3),
             mlp=(2, 2.5, 3),
-            steps=(1, 8, 4, 1, 0.5),
-            head_dim=8,
+            steps=(1, 16, 4, 1, 0.5),
+            head_dim=16,
             num_stages=3,
             patch_size=2,
         ),
@@ -61,11 +61,11 @@ def cifar10_s3_2core() -> SearchRun:
             tau=0.4,
             significance=2.0,
             random_samples=40,
-            limit="macs<=7M",
+            limit="macs<=6M",
             backtrack=True,
         ),
         arch_search=ArchSearch(
-            budgets=("macs<=7M",), population=40, generations=5, crossover=20, mutation=20, racing=True
+            budgets=("macs<=6M",), population=40, generations=5, crossover=20, mutation=20, racing=True
         ),
         final=Final(mode="retrain", train=SCRATCH),
     )

@@ -9,7 +9,7 @@ from s3zoo.study import Study, StudyRun
 
 # Swin's proportions: widths double, depths 1 : 1 : 3, MLP ratio 4, all heads of one width.
 SWIN = (
-    '{"depth": (1, 1, 3), "embed_dim": (20, 40, 80), "num_heads": (2, 4, 8), "head_dim": 10, "window_size": 4,'
+    '{"depth": (1, 1, 3), "embed_dim": (18, 36, 72), "num_heads": (1, 2, 4), "head_dim": 18, "window_size": 4,'
     ' "mlp_ratio": 4}'
 )
 # DeiT's: one width, MLP ratio 4.
