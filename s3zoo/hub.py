@@ -22,11 +22,13 @@ from huggingface_hub.errors import HfHubHTTPError, HTTPError, OfflineModeIsEnabl
 
 from s3zoo import __version__, cards
 from s3zoo.artefact import load_model_config
-from s3zoo.export import check_out, write_repository
+from s3zoo.export import REPOSITORY, check_onnx, check_out, load, to_onnx, to_timm, write_repository
 from s3zoo.files import check_writable, settle, sha256
 from s3zoo.models.folder import CONFIG, WEIGHTS
 from s3zoo.models.official import read_checkpoint
 from s3zoo.search.budget import Budget
+
+ONNX = "model.onnx"
 
 
 def find_model(path: Path, budget: str | None = None) -> Path:
@@ -59,11 +61,16 @@ def find_model(path: Path, budget: str | None = None) -> Path:
 
 
 def make_repository(
-    source: Path, out: Path, *, repo_id: str | None = None, license: str | None = None
-) -> tuple[dict[str, Any], list[Path]]:
+    source: Path, out: Path, *, repo_id: str | None = None, license: str | None = None, layout: str = "s3zoo",
+    onnx: bool = False,
+) -> tuple[dict[str, Any], list[Path]]:  # fmt: skip
     """Write the folder `out` that is the Hub repository of the model in `source`; gives its config and files.
 
     The weights are copied byte for byte, once they are sure to be those that the config describes.
+
+    Args:
+        layout: "timm" for timm's own architecture, which plain timm loads, where the network has one.
+        onnx: add the network as ONNX.
     """
     check_out(out, source)
     config = load_model_config(source, verify=True, plain=True)
@@ -75,7 +82,22 @@ def make_repository(
             raise ValueError(f"--license is {license!r}, but must be one of {', '.join(cards.LICENCES)}.")
         config["pretrained_cfg"]["license"] = license
     read_checkpoint(source / WEIGHTS)  # which refuses what is no number
-    return config, write_repository(out, config, partial(shutil.copyfile, source / WEIGHTS), repo_id=repo_id)
+    model: Any = None
+    if onnx or (layout == "timm" and "arch" in config["model_args"]):
+        if onnx and "arch" not in config["model_args"]:
+            raise ValueError(f"{source} is in timm's layout; --onnx needs the folder that it was made of.")
+        model, _ = load(str(source))
+        model.pretrained_cfg["license"] = config["pretrained_cfg"].get("license")
+    if layout == "timm" and model is not None:
+        to_timm(out, model, config, repo_id=repo_id)
+        config = load_model_config(out, plain=True)
+        files = [out / name for name in REPOSITORY]
+    else:
+        files = write_repository(out, config, partial(shutil.copyfile, source / WEIGHTS), repo_id=repo_id)
+    if onnx:
+        to_onnx(out / ONNX, model)
+        files.append(out / ONNX)
+    return config, files
 
 
 def check_target(repo_id: str, *, token: bool = True) -> None:
@@ -174,6 +196,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--dry-run", action="store_true", help="show files and card; touch neither network nor --out")
     parser.add_argument("--budget", metavar="N", help="of a run with several budgets, which (number, or the budget)")
     parser.add_argument("--license", metavar="ID", help="of the weights, in the Hub's spelling, such as apache-2.0")
+    parser.add_argument(
+        "--layout", choices=("s3zoo", "timm"), default="s3zoo",
+        help="timm: timm's own architecture, which needs no s3zoo to load, if it has one for the network"
+        " (default: the genome)",
+    )  # fmt: skip
+    parser.add_argument("--onnx", action="store_true", help=f"add {ONNX}, for any batch size")
     parser.add_argument("--private", action="store_true", help="a repository that is made is private")
     parser.add_argument("--revision", metavar="BRANCH", help="push to this branch (default: main)")
     parser.add_argument("--tag", help="name the pushed commit, such as v1")
@@ -183,12 +211,16 @@ def main(argv: list[str] | None = None) -> int:
         parser.error("say what to do: --dry-run shows the repository, --out DIR writes it, --to OWNER/NAME pushes it")
     if args.to is not None:
         check_target(args.to, token=not args.dry_run)
+    if args.onnx:
+        check_onnx(ONNX)  # before anything is written
     source = find_model(args.source.expanduser(), args.budget)
     if args.out is not None and not args.dry_run:
         check_writable(args.out.expanduser(), "--out", folder=True)
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch) if args.dry_run or args.out is None else args.out.expanduser()
-        config, files = make_repository(source, out, repo_id=args.to, license=args.license)
+        options = {"repo_id": args.to, "license": args.license, "layout": args.layout, "onnx": args.onnx}
+        config, files = make_repository(source, out, **options)
+        imports = "import s3zoo, timm" if "arch" in config["model_args"] else "import timm"
         for path in files:
             print(f"{path.name:<20} {path.stat().st_size:>12,} bytes  sha256 {sha256(path)}")
         if not config["pretrained_cfg"].get("license"):
@@ -197,7 +229,7 @@ def main(argv: list[str] | None = None) -> int:
             print("\n" + (out / "README.md").read_text(encoding="utf-8"), end="")
             return 0
         if args.out is not None:
-            print(f'load it with: import s3zoo, timm; timm.create_model("local-dir:{out}", pretrained=True)')
+            print(f'load it with: {imports}; timm.create_model("local-dir:{out}", pretrained=True)')
         if args.to is not None:
             message = args.message or f"{config['architecture']} network {config['s3zoo']['arch_key']}"
             options = {"private": args.private, "revision": args.revision, "tag": args.tag, "message": message}
@@ -206,5 +238,5 @@ def main(argv: list[str] | None = None) -> int:
             at = args.tag or args.revision
             name = f"{args.to}@{at}" if at else args.to
             print(f"{done} {pushed.url}, commit {pushed.commit}")
-            print(f'load it with: import s3zoo, timm; timm.create_model("hf-hub:{name}", pretrained=True)')
+            print(f'load it with: {imports}; timm.create_model("hf-hub:{name}", pretrained=True)')
     return 0

@@ -68,8 +68,11 @@ def test_a_process_without_s3zoo_gets_the_same_logits(tmp_path: Path, capsys) ->
     for name, (arch, options) in cases.items():
         model = randomised(arch, **options)
         folder = save_model(tmp_path / name / "ours", model, provenance={"seed": 3})
-        assert s3zoo_command(["export", str(folder), "--to", "timm", "--out", str(tmp_path / name / "plain")]) == 0
-        assert "same logits" in capsys.readouterr().out
+        verb, said = ["export", str(folder), "--to", "timm"], "same logits"
+        if name == "grey":
+            verb, said = ["publish", str(folder), "--layout", "timm", "--license", "mit"], "load it with: import timm;"
+        assert s3zoo_command([*verb, "--out", str(tmp_path / name / "plain")]) == 0
+        assert said in capsys.readouterr().out
         images = torch.randn(2, options.get("in_chans", 3), *model.img_size)
         with torch.no_grad():
             save_file({"images": images, "logits": model(images)}, tmp_path / name / "seen.safetensors")
@@ -87,6 +90,29 @@ def test_a_process_without_s3zoo_gets_the_same_logits(tmp_path: Path, capsys) ->
     assert "no shifted window is padded" in config["s3zoo"]["layout"]
     card = (tmp_path / "shifted/plain/README.md").read_text()
     assert "no shifted window is padded" in card and "import s3zoo" not in card
+    assert json.loads((tmp_path / "grey/plain/config.json").read_text())["pretrained_cfg"]["license"] == "mit"
+
+
+def test_publish_says_when_timm_has_no_such_network(tmp_path: Path, capsys) -> None:
+    blocks = (AutoFormerBlock(2, 8, 2.0), AutoFormerBlock(3, 8, 1.5))
+    model = timm.create_model("autoformer", arch=Arch("autoformer", (Stage(24, blocks),)), img_size=32, num_classes=3)
+    folder = save_model(tmp_path / "ours", model)
+    assert s3zoo_command(["publish", str(folder), "--layout", "timm", "--out", str(tmp_path / "out")]) == 2
+    assert "Plain timm can only build networks of family 's3', not of family 'autoformer'" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_publish_adds_onnx(tmp_path: Path, capsys) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    model = randomised(uniform(8, (1, 1), (2, 2), patch_size=2), img_size=8)
+    folder = save_model(tmp_path / "ours", model)
+    assert s3zoo_command(["publish", str(folder), "--onnx", "--layout", "timm", "--out", str(tmp_path / "out")]) == 0
+    assert "model.onnx " in capsys.readouterr().out
+    images = torch.randn(3, 3, 8, 8)
+    (found,) = onnxruntime.InferenceSession(tmp_path / "out/model.onnx").run(None, {"image": images.numpy()})
+    with torch.no_grad():
+        np.testing.assert_allclose(found, model(images).numpy(), rtol=1e-4, atol=1e-4)
 
 
 def test_the_same_weights_give_the_same_bytes(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # A unit is a module or package directly below s3zoo; it may import units of its own layer (without cycles) or below.
 LAYERS = [
-    {"checks", "drawing", "families", "files", "paths", "versions"},
+    {"checks", "compat", "drawing", "families", "files", "paths", "versions"},
     {"arch"},
     {"space", "cost", "picture"},
     {"families.*"},
@@ -25,7 +25,7 @@ LAYERS = [
     {"search"},
     {"export", "cards", "convert", "transfer", "evaluate", "predict", "inspection"},
     {"hub", "study", "verify", "zoo"},
-    {"cli", "doctor", "manual"},
+    {"cli", "doctor", "manual", "run"},
     {"__main__"},
 ]
 LAYER = {unit: level for level, units in enumerate(LAYERS) for unit in units}

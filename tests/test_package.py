@@ -141,6 +141,22 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     assert (shell.stdout, shell.stderr) == ("x\n", "")
 
 
+def test_a_script_that_imports_only_timm_finds_the_models(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("NAME = 's3_tiny'\n")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys\nimport timm\nfrom beside import NAME\n"
+        "if __name__ == '__main__':\n"
+        "    model = timm.create_model(NAME, device='meta', num_classes=int(sys.argv[1]))\n"
+        "    print(type(model).__module__, model.num_classes, __file__ == sys.argv[0])\n    sys.exit(3)\n"
+    )
+    command = [sys.executable, "-m", "s3zoo.run", str(script)]
+    ran = subprocess.run([*command, "7"], cwd=ROOT, capture_output=True, text=True)
+    assert (ran.stdout, ran.returncode) == ("s3zoo.models.s3 7 True\n", 3), ran.stderr
+    ran = subprocess.run([*command[:3], "missing.py"], cwd=ROOT, capture_output=True, text=True)
+    assert ran.returncode == 2 and ran.stderr.startswith("s3zoo: 'missing.py' was given")
+
+
 # --- doctor ---------------------------------------------------------------------------------------------------------
 
 
@@ -159,7 +175,7 @@ def test_doctor_reports_what_is_installed(capsys, monkeypatch: pytest.MonkeyPatc
     assert cli.main(["doctor"]) == 0
     text = capsys.readouterr().out
     assert f"torch                    {found['packages']['torch']}\n" in text and "mmdet [mm]" in text
-    assert "mps (is not used" in text
+    assert "mps (Apple's GPU is not used: " in text
 
 
 def test_doctor_says_what_is_missing(monkeypatch, capsys) -> None:
@@ -267,4 +283,4 @@ def test_make_refuses_a_python_it_cannot_use(tmp_path: Path) -> None:
     old.chmod(0o755)
     made = subprocess.run(["make", "-s", "test", f"PYTHON={old}"], cwd=tmp_path, capture_output=True, text=True)
     assert made.returncode != 0 and not (tmp_path / ".venv").exists()
-    assert "is Python 3.10, but s3zoo needs 3.11, 3.12 or 3.13" in made.stderr
+    assert "is Python 3.10, but s3zoo needs 3.11 or newer" in made.stderr

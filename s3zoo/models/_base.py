@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from timm.layers import (
     ClassifierHead,
-    get_device_dtype,
     global_pool_nlc,
     register_notrace_function,
     register_notrace_module,
@@ -22,6 +21,7 @@ from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
 from s3zoo.arch import Arch, Stage
+from s3zoo.compat import device_dtype, reset_head
 from s3zoo.families import FAMILIES
 from s3zoo.models.layers import trunc_normal_
 
@@ -220,7 +220,7 @@ class Hierarchical(ZooModel):
         self.num_classes = num_classes
         if global_pool is not None:
             self.global_pool = global_pool
-        self.head.reset(num_classes, pool_type=global_pool, **get_device_dtype(self))
+        reset_head(self.head, num_classes, global_pool, **device_dtype(self))
 
     @torch.jit.ignore
     def set_input_size(self, img_size: Size) -> None:
@@ -395,7 +395,7 @@ class Plain(ZooModel):
 
     @torch.jit.ignore
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        dd = get_device_dtype(self)
+        dd = device_dtype(self)
         if global_pool is not None:
             self.global_pool = self._pool(global_pool)
         self.num_classes = num_classes

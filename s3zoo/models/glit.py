@@ -25,7 +25,7 @@ from s3zoo.arch import Arch
 from s3zoo.families import FAMILIES
 from s3zoo.families.glit import BASE, SMALL, TINY, GLiTBlock
 from s3zoo.models._base import ArchLike, Plain, Size
-from s3zoo.models.layers import DropPath, HeadProjection, QkvLinear
+from s3zoo.models.layers import DropPath, HeadProjection, QkvLinear, depthwise_conv2d
 from s3zoo.models.loading import FOLDER, IMAGENET, NOTHING_PUBLISHED, build, fit_pos_embed, fit_weights
 from s3zoo.models.official import unwrap
 from s3zoo.models.plain import Renamed, declare
@@ -108,7 +108,7 @@ class LocalConv1d(nn.Module):
         x = self.expand(x).transpose(1, 2).unsqueeze(2)  # (B, I, 1, N), channels last in memory
         # As 2-D convolution of one row: several times faster than conv1d, which has no channels-last kernel.
         weight = self.conv.weight.unsqueeze(2)  # (I, 1, 1, K)
-        x = F.conv2d(x, weight, self.conv.bias, padding=(0, self.padding), groups=weight.shape[0])
+        x = depthwise_conv2d(x, weight, self.conv.bias, (0, self.padding))
         x = x.squeeze(2).transpose(1, 2).flatten(0, 1)  # (B * N, I)
         return self.proj(self.act(self.norm(x))).view(B, N, -1)  # (B, N, C)
 

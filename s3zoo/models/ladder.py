@@ -27,12 +27,13 @@ import timm
 import torch
 import torch.nn.functional as F
 from timm.data import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
-from timm.layers import Mlp, QuickGELU, get_device_dtype, register_notrace_module
+from timm.layers import Mlp, QuickGELU, register_notrace_module
 from timm.models import checkpoint, generate_default_cfgs, register_model
 from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
 from s3zoo.arch import Arch, Stage
+from s3zoo.compat import device_dtype
 from s3zoo.families.ladder import BASE, LadderBlock
 from s3zoo.models._base import ArchLike, Size, ZooModel, init_linear, to_size
 from s3zoo.models.layers import DropPath, HeadLinear, HeadProjection
@@ -479,7 +480,7 @@ class Ladder(ZooModel):
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
         if global_pool is not None:
             self.global_pool = _pool(global_pool)
-        dd = get_device_dtype(self)
+        dd = device_dtype(self)
         self.num_classes = num_classes
         self.head = nn.Linear(self.embed_dim, num_classes, **dd) if num_classes else nn.Identity()
         self.head.train(self.training)

@@ -37,6 +37,12 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None, scale: f
     return torch.bmm(logits.softmax(dim=2), v).view(batch, heads, n, v.shape[2])
 
 
+@torch.fx.wrap
+@register_notrace_function  # reason: FX of torch 2.6 does not trace a number of groups that is read off a weight
+def depthwise_conv2d(x: Tensor, weight: Tensor, bias: Tensor | None, padding: tuple[int, int]) -> Tensor:
+    return F.conv2d(x, weight, bias, padding=padding, groups=weight.shape[0])
+
+
 class QkvLinear(nn.Module):
     """A linear layer to queries, keys and values; weight (heads, 3, head_dim, in), so heads and width are corners."""
 
@@ -112,7 +118,7 @@ class DropPath(nn.Module):
             return x
         keep = 1.0 - self.drop_prob
         rows = self.rows
-        mask = torch.empty(x.shape[0] if rows is None else self.batch, device=x.device, dtype=x.dtype).bernoulli_(keep)
+        mask = x.new_empty([x.shape[0] if rows is None else self.batch]).bernoulli_(keep)
         if rows is not None:
             mask = mask[rows]
         return x * (mask / keep).view([-1] + [1] * (x.ndim - 1))

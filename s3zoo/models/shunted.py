@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from s3zoo.arch import Arch
 from s3zoo.families.shunted import ARCHS, MERGING_RATES, STEM_DIM, ShuntedBlock
 from s3zoo.models._base import ArchLike, BlockSequence, Hierarchical, Size
-from s3zoo.models.layers import DropPath, HeadLinear, HeadProjection
+from s3zoo.models.layers import DropPath, HeadLinear, HeadProjection, depthwise_conv2d
 from s3zoo.models.loading import FOLDER, IMAGENET, NOTHING_PUBLISHED, build, fit_weights
 from s3zoo.models.official import unwrap
 from s3zoo.models.plain import declare, reshaped
@@ -43,7 +43,7 @@ class HeadConv(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         weight = self.weight.flatten(0, 1)  # (h * d, 1, 3, 3)
-        x = F.conv2d(x.permute(0, 3, 1, 2), weight, self.bias.flatten(), padding=1, groups=weight.shape[0])
+        x = depthwise_conv2d(x.permute(0, 3, 1, 2), weight, self.bias.flatten(), (1, 1))
         return x.permute(0, 2, 3, 1)  # (B, H, W, h * d)
 
 

@@ -12,6 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from s3zoo.compat import NO_APPLE
+
 T = TypeVar("T")
 
 
@@ -180,8 +182,8 @@ def separate_batch_norms(model: nn.Module) -> None:
 def start(device: str = "auto") -> Ranks:
     """Join the processes that `torchrun` started, if it did."""
     if device not in ("auto", "cpu", "cuda"):
-        why = " Apple's GPU is not supported; on a Mac, cpu is what auto takes." if device == "mps" else ""
-        raise ValueError(f"device is {device!r}, but must be 'auto', 'cpu' or 'cuda'.{why}")
+        why = f" ({NO_APPLE})" if device == "mps" else ""
+        raise ValueError(f"device is {device!r}{why}, but must be 'auto', 'cpu' or 'cuda'.")
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device is 'cuda', but torch sees no GPU; use device=cpu or auto.")
     on_gpu = device != "cpu" and torch.cuda.is_available()

@@ -24,9 +24,9 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from s3zoo.checks import Range, typed
+from s3zoo.compat import count_macs
 from s3zoo.transfer.mm.config import load_mm_config, quiet, register, without_pretrained
 from s3zoo.transfer.mm.folder import running
 
@@ -63,12 +63,6 @@ _CHEAP = {  # operations per element, as mmengine's FlopAnalyzer counts them
 }
 
 
-def _macs(call: Callable[[], Any]) -> tuple[int, Any]:
-    with FlopCounterMode(display=False, custom_mapping=_CHEAP) as counter, torch.no_grad():
-        result = call()
-    return counter.get_total_flops() // 2, result
-
-
 def _params(module: nn.Module | None) -> int:
     return sum(p.numel() for p in module.parameters()) if module is not None else 0
 
@@ -89,7 +83,7 @@ def parts(model: nn.Module, size: tuple[int, int] | None = None) -> list[Part]:
     found = []
 
     def add(name: str, module: nn.Module, call: Callable[[], Any]) -> Any:
-        macs, result = _macs(call)
+        macs, result = count_macs(call, _CHEAP)
         found.append(Part(name, _params(module), macs))
         return result
 

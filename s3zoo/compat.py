@@ -1,0 +1,43 @@
+"""What older and newer releases of the packages that s3zoo stands on do differently; nothing else asks for versions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+WRITES_ONNX = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 9)  # whole networks, with any batch size
+NO_APPLE = "Apple's GPU is not used: s3zoo computes on cpu and cuda"
+
+
+def device_dtype(module: nn.Module) -> dict[str, Any]:
+    """Where and as what the first parameter is kept, as arguments of a new layer (timm's get_device_dtype, 1.0.29)."""
+    parameter = next(module.parameters(), None)
+    return {} if parameter is None else {"device": parameter.device, "dtype": parameter.dtype}
+
+
+def reset_head(head: Any, num_classes: int, pool_type: str | None, device: torch.device, dtype: torch.dtype) -> None:
+    """A new classifier in timm's ClassifierHead, whose `reset` takes neither device nor dtype before timm 1.0.29."""
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with device:
+            head.reset(num_classes, pool_type=pool_type)
+    finally:
+        torch.set_default_dtype(default)
+    head.train(head.training)
+
+
+def count_macs(call: Callable[[], Any], custom_mapping: dict[Any, Any] | None = None) -> tuple[int, Any]:
+    """The multiply-accumulates of a call as torch counts them, and its result.
+
+    Attention is computed product by product: torch before 2.10 counts nothing in the fused kernel of CPUs.
+    """
+    counter = FlopCounterMode(display=False, custom_mapping=custom_mapping)
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), counter:
+        result = call()
+    return counter.get_total_flops() // 2, result
