@@ -17,7 +17,7 @@ MODULES = {
                "s3zoo.search.budget", "s3zoo.search.racing", "s3zoo.search.latency", "s3zoo.search.course",
                "s3zoo.search.report.data"),
     "Use": ("s3zoo.evaluate", "s3zoo.predict", "s3zoo.inspection", "s3zoo.export", "s3zoo.hub", "s3zoo.cards",
-            "s3zoo.zoo", "s3zoo.drawing"),
+            "s3zoo.zoo", "s3zoo.drawing", "s3zoo.scored"),
     "Transfer": ("s3zoo.transfer.mm.backbone", "s3zoo.transfer.vqa.model"),
 }  # fmt: skip
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -21,12 +21,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from s3zoo import scored
 from s3zoo.files import Records, check_writable, locked
 from s3zoo.search.config import SearchRun
 from s3zoo.training.config import TrainRun, load_config, overridden
 from s3zoo.training.registry import listing
 
-KEPT = ("result.json", "run.json", "space_search.jsonl", "*/space.json", "*/*.jsonl", "*/search-*/*.json", "model*/*")
+KEPT = (
+    "result.json", "run.json", "clock.json", "test-*.json", "space_search.jsonl", "*/space.json", "*/*.jsonl",
+    "*/search-*/*.json", "model*/*",
+)  # fmt: skip
 LOW_PRIORITY = 19
 OTHER = r"\{([\w.-]+)\}"  # the folder of another run, in a command
 
@@ -82,6 +86,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="copy what finished runs leave to this folder")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="runs at a time (default: 2)")
     parser.add_argument("--only", action="append", metavar="RUN", help="only this run, and what it needs (repeatable)")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="only write what the finished searches have scored")
     parser.add_argument("--dry-run", action="store_true", help="show the runs, and the hours that each will take here")
     parser.add_argument("--list", action="store_true", help="show the studies")
     arguments = parser.parse_args(argv)
@@ -95,6 +100,14 @@ def main(argv: list[str] | None = None) -> int:
     out = arguments.out or Path("runs") / study.name
     if arguments.dry_run:
         print(hours(study, runs, out))
+        return 0
+    if arguments.table:
+        check_writable(arguments.table, "--table")
+        searches = [out / run.name for run in runs if run.command.startswith("search ")]
+        done = [folder for folder in searches if (folder / "result.json").exists()]
+        networks = [network for folder in done for network in scored.of_run(folder)]
+        count = scored.save(networks, arguments.table)
+        print(f"{count:,} networks of {len(done)} finished searches in {arguments.table}")
         return 0
     check_writable(out, "--out", folder=True)
     if arguments.keep:

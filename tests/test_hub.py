@@ -39,6 +39,7 @@ ARCHS = {
     "s3": Arch("s3", (Stage(16, BLOCKS), Stage(24, BLOCKS[:1]))),
     "autoformer": Arch("autoformer", (Stage(24, (AutoFormerBlock(2, 8, 2.0), AutoFormerBlock(3, 8, 1.5))),)),
 }
+LOGITS = Path(__file__).parent / "golden" / "bundled.json"
 IMAGE = torch.linspace(-1, 1, 3 * 32 * 32).reshape(1, 3, 32, 32)
 
 
@@ -455,6 +456,25 @@ def test_bundled_weights_give_the_accuracy_on_their_card() -> None:
     assert config["s3zoo"]["provenance"]["command"] == "s3zoo search digits"
 
 
+def _fixed_image(cfg: dict[str, Any]) -> torch.Tensor:
+    """Waves of another length in each channel, the same in every version of torch."""
+    channels, height, width = cfg["input_size"]
+    grid = torch.arange(channels * height * width, dtype=torch.float64).reshape(1, channels, height, width)
+    return torch.sin(grid * 0.37).float()
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in loading.BUNDLED.iterdir()))
+def test_bundled_weights_give_the_recorded_logits(name: str) -> None:
+    """`python tests/test_hub.py` writes them anew."""
+    assert (loading.BUNDLED / name / "model.safetensors").stat().st_size <= 3_000_000
+    model = timm.create_model(name, pretrained=True).eval()
+    with torch.no_grad():
+        logits = model(_fixed_image(model.pretrained_cfg))[0]
+    expected = json.loads(LOGITS.read_text())[name]
+    torch.testing.assert_close(logits, torch.tensor(expected), rtol=0, atol=1e-4)
+    assert model.pretrained_cfg["label_names"] and len(expected) == len(model.pretrained_cfg["label_names"])
+
+
 def test_bundled_files_are_what_publish_writes(tmp_path: Path) -> None:
     """So nothing in the bundle was changed by hand."""
     for folder in loading.BUNDLED.iterdir():
@@ -505,3 +525,12 @@ def test_a_file_of_a_supported_kind_is_still_the_users_choice(tmp_path: Path) ->
     model = timm.create_model("s3", pretrained_cfg_overlay=overlay, **args).eval()
     with torch.no_grad():
         assert model(IMAGE)[0].tolist() == logits(folder)
+
+
+if __name__ == "__main__":
+    recorded = {}
+    for name in sorted(path.name for path in loading.BUNDLED.iterdir()):
+        network = timm.create_model(name, pretrained=True).eval()
+        with torch.no_grad():
+            recorded[name] = [round(x, 6) for x in network(_fixed_image(network.pretrained_cfg))[0].tolist()]
+    LOGITS.write_text(json.dumps(recorded, indent=1) + "\n")

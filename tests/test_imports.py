@@ -23,7 +23,7 @@ LAYERS = [
     {"artefact", "supernet"},
     {"training"},
     {"search"},
-    {"export", "cards", "convert", "transfer", "evaluate", "predict", "inspection"},
+    {"export", "cards", "convert", "transfer", "evaluate", "predict", "inspection", "scored"},
     {"hub", "study", "verify", "zoo"},
     {"cli", "doctor", "manual", "run"},
     {"__main__"},

@@ -1,10 +1,12 @@
 """A queue of runs: order, interruption, what is kept, what is listed."""
 
 import json
+import lzma
 import os
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +14,7 @@ from pathlib import Path
 import pytest
 from toy_search import config as toy
 
-from s3zoo import cli
+from s3zoo import cli, scored
 from s3zoo.search.budget import Pricer
 from s3zoo.search.forecast import forecast
 from s3zoo.study import Study, StudyRun, _chosen, _config
@@ -108,3 +110,37 @@ def test_a_killed_queue_goes_on_and_lists_every_start(tmp_path: Path) -> None:
         assert json.loads((kept / name / "result.json").read_text())
     assert not list(kept.rglob("*.pt*"))
     assert cli.main(["study", str(tmp_path / "queue.py"), "--out", str(out)]) == 0  # nothing is left to do
+
+
+def test_the_table_of_a_recorded_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with tarfile.open(Path(__file__).parent / "golden" / "digits_run.tar.xz") as recorded:
+        recorded.extractall(tmp_path, filter="data")
+    (run,) = [path.parent for path in tmp_path.glob("**/run.json")]
+    (tmp_path / "queue.py").write_text(
+        "from s3zoo.study import Study, StudyRun\n"
+        f"config = Study('queue', (StudyRun({run.name!r}, 'search digits'), StudyRun('later', 'search digits')), 1)\n"
+    )
+    path = tmp_path / "table.jsonl.xz"
+    command = ["study", str(tmp_path / "queue.py"), "--out", str(run.parent), "--table", str(path)]
+    assert cli.main(command) == 0
+    networks = scored.load(path)
+    assert f"{len(networks):,} networks of 1 finished searches" in capsys.readouterr().out
+    price = Pricer(img_size=8, in_chans=1, num_classes=10)
+    assert all(price(each.arch) == {"params": each.params, "macs": each.macs} for each in networks[::50])
+    result = json.loads((run / "result.json").read_text())
+    (winner,) = [each for each in networks if each.role == "winner"]
+    assert winner.arch.to_dict() == result["winners"][0]["arch"]
+    assert (winner.accuracy, winner.trained) == (result["winners"][0]["inherited"], result["winners"][0]["accuracy"])
+    assert winner.test == result["winners"][0]["test"]["top1"]
+    inherited = [json.loads(line)["accuracy"] for line in (run / "space0" / "scores.jsonl").read_text().splitlines()]
+    assert inherited and set(inherited) <= {each.accuracy for each in networks if each.space == "digits"}
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no xz", b'{"run": 1}\n'])
+def test_what_is_no_table_is_one_sentence(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "table.jsonl.xz"
+    if content is not None:
+        path.write_bytes(lzma.compress(content) if content.startswith(b"{") else content)
+    with pytest.raises(ValueError, match="table") as error:
+        scored.load(path)
+    assert "\n" not in str(error.value)

@@ -24,10 +24,16 @@ from timm.utils import ModelEmaV3
 from torch import Tensor, nn
 
 from s3zoo.arch import Arch, AutoFormerBlock, GLiTBlock, LadderBlock, S3Block, ShuntedBlock, Stage
-from s3zoo.models import ENTRYPOINTS, MODELS
+from s3zoo.models import ENTRYPOINTS, MODELS, loading
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
+# Channels and classes of the networks whose weights come with s3zoo
+BUNDLED = {
+    path.name.partition(".")[0]: (cfg["input_size"][0], cfg["num_classes"])
+    for path in loading.BUNDLED.iterdir()
+    for cfg in [json.loads((path / "config.json").read_text())["pretrained_cfg"]]
+}
 # A small architecture of each family whose blocks differ; GLiT has three, which share little code.
 SMALL = {
     "s3": Arch(
@@ -135,7 +141,7 @@ def shapes(model: nn.Module) -> dict[str, torch.Size]:
 def test_listed(family: str) -> None:
     names, entry = timm.list_models(module=family), ENTRYPOINTS[family]
     assert entry in names and f"{entry}_{'base' if family == 'ladder' else 'tiny'}" in names
-    assert set(timm.list_models(f"{entry}_*")) >= set(names) - {entry}
+    assert set(timm.list_models(f"{entry}_*")) >= set(names) - {entry, *BUNDLED}  # those are named by their method
     for name in names:
         assert timm.is_model(name) and timm.models.is_model_in_modules(name, [family])
         assert timm.models.get_arch_pretrained_cfgs(name), f"{name} has no default_cfgs entry"
@@ -144,7 +150,7 @@ def test_listed(family: str) -> None:
 @all_models
 def test_pretrained_cfg(name: str) -> None:
     for tag, cfg in timm.models.get_arch_pretrained_cfgs(name).items():
-        assert (cfg.input_size[0], cfg.num_classes) == ((1, 10) if name == "s3_nano" else (3, 1000)), tag
+        assert (cfg.input_size[0], cfg.num_classes) == BUNDLED.get(name, (3, 1000)), tag
         assert cfg.license, tag
         if cfg.hf_hub_id:  # else timm would fall back to a pickle
             assert cfg.hf_hub_filename == "model.safetensors", tag
@@ -171,7 +177,7 @@ def test_default_cfg(name: str) -> None:
     assert {t.device.type for t in state.values()} == {"meta"}
     cfg = model.default_cfg
     assert cfg["architecture"] == name
-    classes = 10 if name == "s3_nano" else 1000
+    classes = BUNDLED.get(name, (3, 1000))[1]
     assert state[cfg["classifier"] + ".weight"].shape[0] == model.num_classes == cfg["num_classes"] == classes
     if model.arch.family == "ladder":  # it has none: timm adapts that of the tower
         assert cfg["first_conv"] == () and model.tower.patch_embed.proj.weight.shape[1] == cfg["input_size"][0]

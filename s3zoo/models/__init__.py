@@ -8,6 +8,7 @@ import timm
 from torch import nn
 
 from s3zoo.families import BUILT_IN, FAMILIES
+from s3zoo.models.loading import register_bundled
 
 _logger = logging.getLogger(__name__)
 
@@ -37,12 +38,14 @@ def model_names(family: str) -> list[str]:
 
 for _family in FAMILIES.values():
     try:
-        import_module(_family.module)
+        _module = import_module(_family.module)
     except Exception as error:  # whatever a foreign module raises; other families work without it
         if _family.name in BUILT_IN:
             raise
         _logger.warning(
             "The networks of family %r cannot be imported (%s: %s).", _family.name, type(error).__name__, error
         )
+    else:
+        register_bundled(_family.name, _module, MODELS[_family.name])
 # By family, timm's name of the model that takes any architecture of it.
 ENTRYPOINTS: dict[str, str] = {_family.name: _family.entrypoint for _family in FAMILIES.values()}

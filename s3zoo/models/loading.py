@@ -16,7 +16,7 @@ import torch
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.layers import resample_abs_pos_embed
-from timm.models import PretrainedCfg, build_model_with_cfg
+from timm.models import PretrainedCfg, build_model_with_cfg, generate_default_cfgs, register_model
 from timm.models._builder import resolve_pretrained_cfg
 from timm.models._hub import download_from_hf
 from torch import Tensor, nn
@@ -145,12 +145,29 @@ def fit_pos_embed(pos_embed: Tensor, model: Plain) -> Tensor:
 # Files
 
 
-def bundled(name: str) -> tuple[Arch, dict[str, Any]]:
-    """The architecture of a network whose weights come with s3zoo, and timm's config of it."""
-    folder = BUNDLED / name
-    config = read_json_object(folder / CONFIG)
-    cfg = {key: tuple(value) if isinstance(value, list) else value for key, value in config["pretrained_cfg"].items()}
-    return Arch.from_dict(config["model_args"]["arch"]), cfg | {"file": str(folder)}
+def register_bundled(family: str, module: Any, model: type[ZooModel]) -> None:
+    """Register with timm, in the module of a family, its networks whose weights come with s3zoo.
+
+    A folder in s3zoo/weights with the name of a model and its tag is all that such a network needs.
+    """
+    for folder in sorted(BUNDLED.glob("*.*")):
+        config = read_json_object(folder / CONFIG)
+        arch, size = Arch.from_dict(config["model_args"]["arch"]), config["model_args"]["img_size"]
+        if arch.family != family:
+            continue
+        name, _, data = folder.name.partition(".")
+
+        def entrypoint(pretrained: bool = False, _fixed: Any = (name, arch, size), **kwargs: Any) -> nn.Module:
+            name, arch, size = _fixed
+            kwargs = {"arch": arch, "img_size": size, **kwargs}
+            return build(model, module.checkpoint_filter_fn, name, pretrained, NOTHING_PUBLISHED, **kwargs)
+
+        entrypoint.__name__ = entrypoint.__qualname__ = name
+        entrypoint.__module__ = module.__name__
+        entrypoint.__doc__ = f"Found and trained on {data} with s3zoo, for images of {size[0]} x {size[1]}."
+        cfg = {k: tuple(v) if isinstance(v, list) else v for k, v in config["pretrained_cfg"].items()}
+        module.default_cfgs |= generate_default_cfgs({folder.name: cfg | {"file": str(folder)}})
+        setattr(module, name, register_model(entrypoint))
 
 
 def find_weights(cfg: PretrainedCfg, cache_dir: str | Path | None = None) -> Path | None:

@@ -25,11 +25,10 @@ from timm.models import generate_default_cfgs, register_model
 from torch import Tensor, nn
 
 from s3zoo.arch import Arch, Stage
-from s3zoo.families import s3 as family
-from s3zoo.families.s3 import S3Block
+from s3zoo.families.s3 import ARCHS, S3Block
 from s3zoo.models._base import ArchLike, BlockSequence, Hierarchical, Size
 from s3zoo.models.layers import DropPath, HeadProjection, QkvLinear, attend, trunc_normal_
-from s3zoo.models.loading import IMAGENET, build, bundled, fit_weights
+from s3zoo.models.loading import IMAGENET, build, fit_weights
 from s3zoo.models.official import unwrap
 from s3zoo.models.plain import Renamed, declare
 
@@ -469,11 +468,9 @@ def _hub(size: str) -> dict[str, Any]:
 
 
 _384 = dict(input_size=(3, 384, 384), pool_size=(12, 12), crop_pct=1.0)
-_NANO, _nano_cfg = bundled("s3_nano.digits")
 
 default_cfgs = generate_default_cfgs(
     {
-        "s3_nano.digits": _nano_cfg,
         "s3_tiny.ms_in1k": _hub("tiny"),
         "s3_small.ms_in1k": _hub("small"),
         "s3_base.ms_in1k": _hub("base"),
@@ -482,15 +479,6 @@ default_cfgs = generate_default_cfgs(
         "s3.untrained": _cfg(),
     }
 )
-
-
-ARCHS = {"s3_nano": _NANO, **family.ARCHS}
-
-
-@register_model
-def s3_nano(pretrained: bool = False, **kwargs: Any) -> S3:
-    """What `s3zoo search digits` found, for grey images of 8 x 8; its weights come with s3zoo."""
-    return _create_s3("s3_nano", pretrained, **{"arch": ARCHS["s3_nano"], "img_size": 8, **kwargs})
 
 
 @register_model

@@ -1,0 +1,44 @@
+"""Networks designed by hand in the families of the searches on CIFAR-10, below their limits and trained as theirs."""
+
+from s3zoo.search.config import Controls, SearchRun
+from s3zoo.training.config import TrainRun
+from s3zoo.training.registry import Registry, load_config
+
+configs = Registry()
+
+
+def _designed(name: str, search: str, **genes: object) -> TrainRun:
+    """A network of a search's family with these genes and that search's images and final training."""
+    run = load_config(search, SearchRun, "search")
+    arch = Controls(designed=genes).designed_arch(run.space)
+    args = {"arch": arch.to_dict(), "img_size": run.data.img_size}
+    return TrainRun(name=name, model=arch.family, model_args=args, data=run.data, train=run.final.train)
+
+
+@configs.add
+def cifar10_swin_micro() -> TrainRun:
+    """A Swin of 5.7M MACs on CIFAR-10, the control of S3: widths double, depths 1 : 1 : 3, MLP ratio 4.
+
+    Expected:  not measured yet.
+    Cost:      20 epochs of 45,000 images of 32 x 32, about 40 minutes of one core.
+    Command:   s3zoo train cifar10_swin_micro --data /path/to/cifar10
+    """
+    return _designed(
+        "cifar10_swin_micro", "cifar10_s3_2core", depth=(1, 1, 3), embed_dim=(18, 36, 72), num_heads=(1, 2, 4),
+        head_dim=18, window_size=4, mlp_ratio=4,
+    )  # fmt: skip
+
+
+@configs.add
+def cifar10_deit_micro() -> TrainRun:
+    """A DeiT of 116K parameters on CIFAR-10, the control of S4-ViT and AutoFormer: one width, MLP ratio 4.
+
+    Expected:  not measured yet.
+    Cost:      20 epochs of 45,000 images of 32 x 32, about 40 minutes of one core.
+    Command:   s3zoo train cifar10_deit_micro --data /path/to/cifar10
+
+    It has AutoFormer's relative positions, as the found networks do.
+    """
+    return _designed(
+        "cifar10_deit_micro", "cifar10_s4_vit_2core", depth=5, embed_dim=40, num_heads=2, head_dim=20, mlp_ratio=4
+    )

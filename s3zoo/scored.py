@@ -1,0 +1,81 @@
+"""Networks that searches have scored, as a table: to study search algorithms without training anything.
+
+`load("cifar10")` reads the table that comes with s3zoo, `load("FILE")` one that `s3zoo study --table FILE` wrote. The
+file is JSON lines, compressed by xz. docs/cifar10.md says how the networks were scored.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from s3zoo.arch import Arch
+from s3zoo.files import replacing
+
+BUNDLED = Path(__file__).resolve().parent / "tables"
+SUFFIX = ".jsonl.xz"
+
+
+@dataclass(frozen=True)
+class ScoredNetwork:
+    """A network and what was measured of it; accuracies are percent."""
+
+    run: str
+    seed: int
+    space: str
+    arch: Arch
+    params: int
+    macs: int
+    accuracy: float | None  # of the held-out images, with the supernet's weights; None: it was not scored in it
+    full: bool = True  # False: racing has ended the count early, and the accuracy is its estimate
+    role: str = ""  # "winner", or the control it is: "designed", "random", "random_search"; such networks were trained
+    trained: float | None = None  # of the held-out images, after training
+    test: float | None = None  # of the test images, after training
+
+
+def load(name: str | Path = "cifar10") -> list[ScoredNetwork]:
+    """The networks of a table, by its name or its file."""
+    bundled = {path.name.removesuffix(SUFFIX): path for path in BUNDLED.glob(f"*{SUFFIX}")}
+    path = bundled.get(str(name), Path(name))
+    if not path.is_file():
+        known = f"those that come with s3zoo are {', '.join(sorted(bundled))}" if bundled else "none comes with s3zoo"
+        raise ValueError(f"There is no table {str(name)!r}; give a file that `s3zoo study --table` wrote ({known}).")
+    try:
+        with lzma.open(path, "rt", encoding="utf-8") as file:
+            rows = [json.loads(line) for line in file]
+        return [ScoredNetwork(**row | {"arch": Arch.from_dict(row["arch"])}) for row in rows]
+    except (lzma.LZMAError, EOFError, ValueError, TypeError, KeyError) as error:
+        why = " ".join(str(error).split())
+        raise ValueError(
+            f"{path} is no table of scored networks ({why}); `s3zoo study --table` writes one."
+        ) from None
+
+
+def save(networks: Iterable[ScoredNetwork], path: Path) -> int:
+    """Write a table; how many networks it has."""
+    lines = [json.dumps(asdict(each) | {"arch": each.arch.to_dict()}, separators=(",", ":")) for each in networks]
+    with replacing(path) as temporary:
+        temporary.write_bytes(lzma.compress(("\n".join(lines) + "\n").encode(), preset=9))
+    return len(lines)
+
+
+def of_run(folder: Path) -> Iterator[ScoredNetwork]:
+    """All networks that a search has scored, and those that it trained."""
+    from s3zoo.search.report import data
+
+    run = data.read(folder)
+    for visit in run.visits:
+        for each in visit.networks:
+            sizes: Any = {metric: int(each.costs[metric]) for metric in ("params", "macs")}
+            yield ScoredNetwork(folder.name, run.seed, visit.space.name, each.arch, **sizes, accuracy=each.accuracy,
+                                full=each.full)  # fmt: skip
+    trained = run.winners + run.result.get("controls", []) if run.result else []
+    for row in trained:
+        yield ScoredNetwork(
+            folder.name, run.seed, run.visits[-1].space.name, Arch.from_dict(row["arch"]), row["params"], row["macs"],
+            row["inherited"], True, row.get("control", "winner"), row["accuracy"], row["test"]["top1"],
+        )  # fmt: skip
