@@ -171,6 +171,23 @@ def test_ranks_share_the_work_and_stop_together(tmp_path: Path, world: int, stop
     assert Counter(n for work in (*works, *rest) for n in work.done) == Counter(range(11))
 
 
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_a_stop_that_is_asked_for_when_all_is_done_interrupts_nothing(tmp_path: Path, world: int) -> None:
+    """It comes to the last rank, between its last piece and the meeting: there is nothing to resume."""
+    path, works = tmp_path / "squares.jsonl", [Squares() for _ in range(world)]
+
+    def job(ranks: Ranks) -> Counter[int]:
+        work = works[ranks.rank]
+
+        def secure() -> None:
+            work.stop.asked = ranks.rank == world - 1
+
+        return squares(7, work, path, ranks, secure=secure)
+
+    assert on_ranks(world, job) == [Counter(range(7))] * world
+    assert works[-1].stop.asked
+
+
 def test_one_item_is_work_of_the_first_rank(tmp_path: Path) -> None:
     """A stream of pieces that the other ranks hear of."""
 
