@@ -37,7 +37,7 @@ from s3zoo.compat import device_dtype
 from s3zoo.families.ladder import BASE, LadderBlock
 from s3zoo.models._base import ArchLike, Size, ZooModel, init_linear, to_size
 from s3zoo.models.layers import DropPath, HeadLinear, HeadProjection
-from s3zoo.models.loading import IMAGENET, build, find_weights, fit_weights
+from s3zoo.models.loading import IMAGENET, accepting, build, find_weights, fit_weights
 from s3zoo.models.official import unwrap
 
 __all__ = ["Ladder", "build_tower", "tower_features"]  # register_model adds the entrypoints
@@ -112,6 +112,7 @@ class Block(nn.Module):
 # The tower
 
 
+@accepting()
 def build_tower(
     name: str = TOWER,
     pretrained: bool | str | Path = False,

@@ -8,7 +8,8 @@ import dataclasses
 import logging
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -213,7 +214,22 @@ def _layout(path: Path) -> Any:
     return ours.get("layout") if isinstance(ours, dict) else None
 
 
-_told: set[str] = set()  # sources of which was said that they are unverified
+_unverified: dict[str, bool] = {}  # sources of which nobody recorded a sha256, and whether that was said
+
+
+@contextmanager
+def accepting() -> Iterator[None]:
+    """Around the loading of weights: that they are unverified is said when they fit, and a refusal is one sentence."""
+    before = _unverified.copy()
+    try:
+        yield
+    except BaseException:
+        _unverified.clear()
+        _unverified.update(before)
+        raise
+    for where in [where for where, said in _unverified.items() if not said]:
+        _unverified[where] = True
+        _logger.warning("The weights of %s are unverified: nobody recorded their sha256 for s3zoo.", where)
 
 
 def _check(path: Path, where: str) -> None:
@@ -224,9 +240,8 @@ def _check(path: Path, where: str) -> None:
     if recorded is not None:
         check_sums(path.parent, [path.name], recorded if isinstance(recorded, dict) else {path.name: recorded})
     check_safetensors(path)
-    if recorded is None and where not in _told:
-        _told.add(where)
-        _logger.warning("The weights of %s are unverified: nobody recorded their sha256 for s3zoo.", where)
+    if recorded is None:
+        _unverified.setdefault(where, False)
 
 
 def _check_size(arch: Arch, weights: Mapping[str, Tensor], where: str) -> None:
@@ -239,6 +254,7 @@ def _check_size(arch: Arch, weights: Mapping[str, Tensor], where: str) -> None:
         )
 
 
+@accepting()
 def build(
     model: type[ZooModel], filter_fn: Callable[..., Any], variant: str, pretrained: bool, refusal: str, **kwargs: Any
 ) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from mutations import DIGITS, EXTRA, GONE, KINDS, LONG, Cut, Detector, Edit, Make, Put
+from mutations import DIGITS, EXTRA, GONE, KINDS, LONG, Add, Cut, Detector, Edit, Make, Put
 from seeds import SETTINGS
 
 FINETUNE = f"--data data --out out {SETTINGS}"
@@ -158,6 +158,14 @@ VQA_FIELDS = [
     ("data.x", 1), ("s3zoo", GONE), ("s3zoo.sha256", "x"), ("num_answers", 10**9),
 ]  # fmt: skip
 BERT_FIELDS = [("pad_token_id", "x"), ("pad_token_id", ["x"]), ("type_vocab_size", "x"), ("hidden_act", 3)]
+COCO_FIELDS = [
+    ("images", GONE), ("images.0", 3), ("images.0.file_name", "../secret/file"), ("images.0.height", 2**31),
+    ("annotations", {}), ("annotations.0.id", 2), ("annotations.0.bbox", [1]),
+    ("annotations.0.segmentation", {"size": [10**6, 10**6], "counts": "x"}),
+    ("annotations.0.segmentation", [[1e9, 0, 0, 1e9, 1, 1]]), ("annotations.0.segmentation.counts", "1"),
+    ("annotations.0.segmentation.counts", "P"), ("annotations.0.iscrowd", "x"), ("categories", 3),
+    ("categories.0.name", 3), ("categories.0.id", "x"),
+]  # fmt: skip
 # config of a detector or segmenter
 SYSTEM = {"type": "os.system", "command": "touch executed"}
 POPEN = {"type": "subprocess.Popen", "args": ["touch", "executed"]}
@@ -177,12 +185,54 @@ RUN_LURES = [
     ("log_processor", SYSTEM),
 ]  # fmt: skip
 
+# Lines of a config of the user's own that ask for parts or arguments that there are none of
+BUILT = """
+    model['no_such'] = 1
+    model['type'] = 'NoSuch'
+    model['backbone']['no_such'] = 1
+    model['backbone']['type'] = 'NoSuch'
+    model['backbone']['model'] = 3
+    model['backbone']['model_args']['no_such'] = 1
+    model['backbone'] = 3
+    model['neck'] = dict(type='FPN', no_such=1)
+    model['decode_head']['no_such'] = 1
+    model['decode_head']['type'] = 'NoSuch'
+    model['decode_head']['in_channels'] = [1]
+    model['auxiliary_head'] = dict(type='NoSuch')
+    model['data_preprocessor']['no_such'] = 1
+    test_dataloader = 3
+    custom_imports = dict(imports=['no_such'])
+"""
+TRAINED = """
+    model['backbone']['no_such'] = 1
+    model['decode_head']['in_channels'] = [24, 48, 96, 191]
+    train_dataloader['dataset']['no_such'] = 1
+    train_dataloader['sampler'] = dict(type='NoSuch')
+    train_pipeline[0] = dict(type='NoSuch')
+    optim_wrapper['optimizer']['no_such'] = 1
+    param_scheduler = [dict(type='NoSuch')]
+    val_evaluator = dict(type='NoSuch')
+    custom_hooks = [dict(type='NoSuch')]
+    load_from = 'nowhere.pth'
+    load_from = 3
+"""
+BASES = ("'nowhere.py'", "'ade'", "3", "['nowhere.py']", "''")
+
+
+def adds(path: str, lines: str) -> list[Add]:
+    return [Add(path, line.strip()) for line in lines.strip().splitlines()]
+
+
 PREDICT, TRAIN, SEARCH = "predict model image.png", "train train.py --data data", "search search.py --data data"
 ASK, VQA_TRAIN = "vqa ask vqa/model image.png what?", "vqa train vqa.py --data vqa-data"
 SEGMENT, TEST_MM = "predict_mm segmenter photo.jpg --out out", "test_mm segmenter --data ade --work-dir out"
 CONVERT, TARS = "convert official.pth --arch arch.json --to out", "train train.py --data tars --out out"
 CONFIG, WEIGHTS, SPEED = "model/config.json", "model/model.safetensors", "zoo --throughput-file speed.json"
-COCO = "coco/annotations/instances_val2017.json"
+COCO, TEST_COCO = "coco/annotations/instances_val2017.json", "test_mm detector --data coco --work-dir out"
+TRAIN_COCO = "train_mm detector.py --data coco --classes disc,box --work-dir out"
+TRAIN_MM = "train_mm segmenter.py --data ade --classes ground,disc,box --work-dir out"
+PRETRAINED_MM = f"{TRAIN_MM} --cfg-options model.backbone.pretrained=model"
+SEGMENT_PTH = "predict_mm segmenter.py segmenter.pth photo.jpg --classes ground,disc,box --out out"
 
 TABLE: dict[str, list[Case]] = {
     "core": [
@@ -340,9 +390,17 @@ TABLE: dict[str, list[Case]] = {
         *each(SEGMENT, *puts("segmenter/model.safetensors", TENSORS), Cut("segmenter/model.safetensors", 0.5)),
         *each(SEGMENT, *(Make("photo.jpg", kind) for kind in KINDS), *puts("photo.jpg", "html empty")),
         *each("flops_mm segmenter.py", *puts("segmenter.py", "x=( model=3 nul"), Cut("segmenter.py", 0.353, True)),
-        *each("test_mm detector --data coco --work-dir out", Make("coco/val2017/000000000000.jpg", "fifo")),
+        *each(TEST_COCO, Make("coco/val2017/000000000000.jpg", "fifo")),
         *each(TEST_MM, Cut("ade/annotations/validation/shapes_00000001.png", 0.5), late=True),
-        *each("test_mm detector --data coco --work-dir out", *puts(COCO, DOCUMENTS)),
+        *each(TEST_COCO, *puts(COCO, DOCUMENTS), *(Make(COCO, kind) for kind in KINDS)),
+        *each(TEST_COCO, *(Edit(COCO, *field) for field in COCO_FIELDS), Make("coco/val2017", "nothing")),
+        *each(TRAIN_COCO, *puts(COCO.replace("val", "train"), "deep list"), Make(COCO.replace("val", "train"), "fifo")),
+        *each(TRAIN_MM, Make("ade/images/training", "folder"), Make("ade/annotations/training", "loop")),
+        *each(PRETRAINED_MM, *puts(CONFIG, "html utf-16"), *(Make(CONFIG, kind) for kind in KINDS), late=True),
+        *each(PRETRAINED_MM, *puts(WEIGHTS, "html"), Make(WEIGHTS, "nothing"), Make("model", "loop"), late=True),
+        *each("flops_mm segmenter.py", *(Put("segmenter.py", f"_base_ = {base}") for base in BASES)),
+        *each(SEGMENT_PTH, *adds("segmenter.py", BUILT)),
+        *each(TRAIN_MM, *adds("segmenter.py", TRAINED), late=True),
         *commands(
             """
             flops_mm LONG

@@ -139,6 +139,21 @@ class Put:
 
 
 @dataclass(frozen=True)
+class Add:
+    """One more line at the end of a config of the user's own."""
+
+    path: str
+    line: str
+
+    def __call__(self, folder: Path) -> None:
+        with open(folder / self.path, "a") as file:
+            file.write(f"{self.line}\n")
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.line}"
+
+
+@dataclass(frozen=True)
 class Make:
     """Something else than a file at a path: nothing, a folder, a FIFO, a link to itself or to nothing."""
 

@@ -24,7 +24,7 @@ from s3zoo.families import FAMILIES
 from s3zoo.families.s3 import S3Block
 from s3zoo.models._base import Hierarchical, ZooModel
 from s3zoo.models.folder import WEIGHTS
-from s3zoo.models.loading import load_weights
+from s3zoo.models.loading import accepting, load_weights
 from s3zoo.models.open import described, read_weights, source
 from s3zoo.transfer.mm.pyramid import SCALES, ChannelNorm, ResizePyramid, SimplePyramid
 
@@ -195,6 +195,7 @@ class S3ZooBackbone(BaseModule):
             self.load(self.pretrained, self.prefix)
         self._is_init = True
 
+    @accepting()
     def load(self, place: Any, prefix: str | None = None) -> None:
         """Load the network's weights from what `pretrained` may be, or say in one sentence why they do not fit."""
         if place is True:

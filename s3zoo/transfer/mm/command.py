@@ -41,7 +41,7 @@ from s3zoo.transfer.mm.config import (
     set_data,
     without_pretrained,
 )
-from s3zoo.transfer.mm.folder import export_detector, load_detector, running
+from s3zoo.transfer.mm.folder import export_detector, load_detector, running, running_config
 
 MODEL = "model"  # below the work folder: the trained model as safetensors and config
 
@@ -81,6 +81,8 @@ class _Aside(io.TextIOBase):
 class _Runner(Runner):
     """mmengine's runner, that says less and knows processes without GPUs."""
 
+    runs = False  # whether a step of training has gone well
+
     def build_logger(self, *args: Any, **kwargs: Any) -> MMLogger:
         logger = super().build_logger(*args, **kwargs)
         for handler in logger.handlers:
@@ -88,6 +90,10 @@ class _Runner(Runner):
                 handler.setFormatter(_Lines())
                 handler.addFilter(_wanted)
         return logger
+
+    def call_hook(self, fn_name: str, **kwargs: Any) -> None:
+        self.runs = self.runs or fn_name == "after_train_iter"
+        super().call_hook(fn_name, **kwargs)
 
     def wrap_model(self, model_wrapper_cfg: Any, model: Any) -> Any:
         if not self.distributed or torch.cuda.is_available() or model_wrapper_cfg or is_model_wrapper(model):
@@ -112,7 +118,8 @@ def _readable() -> Iterator[None]:
         yield
     except (AssertionError, OSError, SyntaxError) as error:  # mmcv's; Pillow's, which reads label maps
         found = re.search(r"failed to load image(?:: (\S+))?", str(error))
-        if getattr(error, "errno", None) or (found is None and isinstance(error, AssertionError)):
+        other = isinstance(error, AssertionError | FileNotFoundError) and found is None
+        if getattr(error, "errno", None) or other:
             raise
         what = f"The image {found[1]!r}" if found and found[1] else "A label map of the dataset"
         raise ValueError(f"{what} cannot be decoded; repair or remove it and repeat the command.") from error
@@ -169,10 +176,13 @@ def train(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     cfg = load_mm_config(args.config, args.cfg_options)
     cfg.work_dir = str(args.work_dir or Path("runs") / Path(args.config).stem)
+    own = partial(running_config, args.config)
     if args.dry_run:
-        print(_plan(cfg))
+        with own():
+            print(_plan(cfg))
         return 0
-    _prepare(cfg, args, ("train", "val"))
+    with own():
+        _prepare(cfg, args, ("train", "val"))
     last = find_latest_checkpoint(cfg.work_dir) if (Path(cfg.work_dir) / "last_checkpoint").is_file() else None
     if last and not args.resume:
         raise ValueError(
@@ -181,6 +191,9 @@ def train(argv: list[str] | None = None) -> int:
     cfg.resume = bool(last)
     if args.resume and not last and first():
         print(f"{cfg.work_dir} has no checkpoint yet: the run begins.")
+    begin = cfg.get("load_from")
+    if begin and not last and not re.match(r"[\w-]+:", str(begin)) and not Path(str(begin)).is_file():  # no address
+        raise ValueError(f"load_from is {begin!r}, but there is no such file; give a checkpoint, or leave it out.")
     if last:
         cfg.load_from = None  # mmengine would resume from there, and not from the run's own checkpoint
     if args.amp:
@@ -192,7 +205,8 @@ def train(argv: list[str] | None = None) -> int:
             raise ValueError("--auto-scale-lr needs auto_scale_lr.base_batch_size in the config, which has none.")
         cfg.auto_scale_lr.enable = True
     try:
-        runner = _runner(cfg)
+        with own():
+            runner = _runner(cfg)
         net: Any = runner.model.module if is_model_wrapper(runner.model) else runner.model
         if last:  # mmengine would leave out what does not fit, and fail later
             load_weights(net, checkpoints.read_weights(last), repr(last))
@@ -200,7 +214,7 @@ def train(argv: list[str] | None = None) -> int:
         if first():
             size = sum(p.numel() for p in net.parameters())
             print(f"{type(net).__name__}, {size / 1e6:.1f}M parameters; log and checkpoints in {cfg.work_dir}")
-        with contextlib.redirect_stdout(_Aside(runner.logger)), _readable():
+        with contextlib.redirect_stdout(_Aside(runner.logger)), own(lambda: runner.runs), _readable():
             runner.train()
         if first():
             meta = dict(runner.train_dataloader.dataset.metainfo)
@@ -272,12 +286,13 @@ def _opened(words: list[str], options: dict[str, Any]) -> _Opened:
         if len(words) < 2:
             raise ValueError(f"{words[0]!r} is no folder of an exported model; give a config and its checkpoint.")
         cfg = load_mm_config(words[0], options)
-        return _Opened(cfg, checkpoints.read_weights(words[1]), repr(words[1]), words[2:], contextlib.nullcontext)
+        own = partial(running_config, words[0])
+        return _Opened(cfg, checkpoints.read_weights(words[1]), repr(words[1]), words[2:], own)
     exported = load_detector(folder or words[0])
     check_keys(exported.cfg, options)
     exported.cfg.merge_from_dict(options)
     name = repr(str(folder))
-    return _Opened(exported.cfg, exported.state_dict, name, words[1:], partial(running, f"in {name}"))
+    return _Opened(exported.cfg, exported.state_dict, name, words[1:], partial(running, f"The model in {name}"))
 
 
 @plain_text()
@@ -307,12 +322,14 @@ def test(argv: list[str] | None = None) -> int:
             raise ValueError("--tta needs tta_model and tta_pipeline in the config, which mmdet has for boxes only.")
         cfg.test_dataloader.dataset.pipeline = cfg.tta_pipeline
     cfg.work_dir = str(args.work_dir)
-    _prepare(cfg, args, ("test",))
+    with opened.running():
+        _prepare(cfg, args, ("test",))
     without_pretrained(cfg)
     if args.tta:
         cfg.model = dict(**cfg.tta_model, module=cfg.model)
     try:
-        runner = _runner(cfg)
+        with opened.running():
+            runner = _runner(cfg)
         model = runner.model.module if is_model_wrapper(runner.model) else runner.model
         load_weights(model.module if args.tta else model, opened.weights, opened.name)
         with contextlib.redirect_stdout(_Aside(runner.logger)), opened.running(), _readable():
@@ -352,7 +369,8 @@ def predict(argv: list[str] | None = None) -> int:
     opened = _opened(args.model, {})
     images = opened.rest
     if args.classes:
-        set_classes(opened.cfg, [name.strip() for name in args.classes.split(",")])
+        with opened.running():
+            set_classes(opened.cfg, [name.strip() for name in args.classes.split(",")])
     if not images:
         raise ValueError("No image was given; name one or more after the model.")
     for image in images:
@@ -360,7 +378,8 @@ def predict(argv: list[str] | None = None) -> int:
             raise FileNotFoundError(f"There is no image at {image!r}; give files, as in photos/*.jpg.")
     from s3zoo.transfer.mm.drawing import Predictor
 
-    predictor = Predictor(opened.cfg, opened.weights, opened.name, str(device), args.threshold)
+    with opened.running():
+        predictor = Predictor(opened.cfg, opened.weights, opened.name, str(device), args.threshold)
     rows = []
     try:
         for image in images:

@@ -7,9 +7,7 @@ import contextlib
 import difflib
 import importlib
 import io
-import json
 import os
-import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,9 +15,11 @@ from typing import Any
 
 from mmengine.config import Config
 from mmengine.registry import DATASETS, init_default_scope
+from mmengine.utils import import_modules_from_strings
 
 from s3zoo.paths import configs_dir
 from s3zoo.transfer.mm import require
+from s3zoo.transfer.mm.coco import check_coco
 
 FOLDERS = ("detection", "segmentation")
 SPLITS = ("train", "val", "test")
@@ -42,14 +42,40 @@ def load_mm_config(source: str, options: dict[str, Any] | None = None) -> Config
         raise ValueError(f"There is no config file at {source!r}; {_nearest(path.stem, known)}")
     try:
         cfg = Config.fromfile(path, import_custom_modules=False)
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"The config {source!r} reads a file that does not exist ({error.filename or error}); correct the path"
+            " (that of a _base_ begins in the config's own folder)."
+        ) from None
     except Exception as error:  # a config is a program: anything can go wrong in it
-        raise ValueError(f"The config {source!r} cannot be read: {type(error).__name__}: {error}.") from error
+        said = f"{error.strerror}: {error.filename!r}" if isinstance(error, OSError) and error.errno else str(error)
+        said = f"{type(error).__name__}: {said.rstrip('.')}"
+        raise ValueError(f"The config {source!r} cannot be read: {said}; correct it.") from error
     if "model" not in cfg or cfg.get("default_scope") not in ("mmdet", "mmseg"):
         raise ValueError(f"The config {source!r} is not one of mmdet or mmseg: it has no model or no default_scope.")
     require(cfg.default_scope)
+    try:
+        import_modules_from_strings(**cfg.get("custom_imports", {}))
+    except Exception as error:  # modules of the user's, with errors of their own
+        raise ValueError(
+            f"The config {source!r} has custom_imports that cannot be imported ({type(error).__name__}: {error});"
+            " correct them, or put the folder of the modules on PYTHONPATH."
+        ) from error
     check_keys(cfg, options or {})
     cfg.merge_from_dict(options or {})
+    _check_dicts(cfg, source)
     return cfg
+
+
+def _check_dicts(cfg: Config, source: str) -> None:
+    """What is looked at before anything is built."""
+    loaders = [f"{split}_dataloader" for split in SPLITS if cfg.get(f"{split}_dataloader") is not None]
+    for key in ("model", "model.backbone", *loaders, *(f"{loader}.dataset" for loader in loaders)):
+        node: Any = cfg
+        for name in key.split("."):
+            node = node.get(name)
+        if not isinstance(node, dict):
+            raise ValueError(f"The config {source!r} has {node!r:.60} as {key}, but that must be a dict; correct it.")
 
 
 def _nearest(name: str, known: Mapping[str, Path]) -> str:
@@ -189,7 +215,7 @@ def set_classes(cfg: Config, names: Sequence[str]) -> None:
 
 
 def check_data(cfg: Config, splits: Sequence[str]) -> None:
-    """Every file and folder that the splits need is there, else the expected tree and one sentence."""
+    """Every file and folder that the splits need is there, and annotations are in their format."""
     wanted: dict[Path, bool] = {}
     used = [(split, data) for split, data in datasets(cfg) if split in splits]
     for _, data in used:
@@ -198,71 +224,46 @@ def check_data(cfg: Config, splits: Sequence[str]) -> None:
             wanted[root / data.ann_file] = True
         for prefix in (data.get("data_prefix") or {}).values():
             wanted[root / prefix] = False
-    missing = [path for path, is_file in wanted.items() if not (path.is_file() if is_file else _has_files(path))]
-    if missing:
-        roots = sorted({str(data.get("data_root") or ".") for _, data in used})
-        if first():
-            print(_tree(wanted, missing), file=sys.stderr)
-        raise ValueError(
-            f"{missing[0].as_posix()!r} is missing or empty; the tree above is what the config reads below "
-            f"{' and '.join(map(repr, roots))}: give its top with --data."
-        )
+    for path, is_file in wanted.items():
+        if not (path.is_file() if is_file else _has_files(path)):
+            names = [f"{other.as_posix()}{'' if is_file else '/'}" for other, is_file in wanted.items()]
+            raise ValueError(
+                f"{path.as_posix()!r} is no {'file' if is_file else 'folder with files in it'}; the config reads "
+                f"{', '.join(names)}: give the folder above these with --data."
+            )
     for path, is_file in wanted.items():
         for entry in [] if is_file else os.scandir(path):
             if not (entry.is_file() or entry.is_dir()) and os.path.exists(entry):
                 raise ValueError(f"{entry.path!r} is no file, but a pipe or a device; remove it.")  # reading never ends
     register(cfg)
-    for split, data in used:
-        if cfg.default_scope == "mmdet" and split != "train":  # COCO's training annotations are half a gigabyte
-            _check_categories(data, classes_of(data)["classes"])
-        elif cfg.default_scope == "mmseg":
+    annotated: dict[Path, Any] = {}
+    for _, data in used:
+        if cfg.default_scope == "mmseg":
             _check_suffix(data)
+        elif "ann_file" in data:
+            annotated[Path(data.get("data_root") or ".") / data.ann_file] = data
+    for path, data in annotated.items():
+        from mmdet.datasets import CocoDataset
+
+        if _type_of(data).load_data_list is CocoDataset.load_data_list:  # mmdet knows other formats, too
+            check_coco(path, classes_of(data)["classes"])
 
 
 def _has_files(folder: Path) -> bool:
     return folder.is_dir() and next(folder.iterdir(), None) is not None
 
 
-def _tree(wanted: dict[Path, bool], missing: Sequence[Path]) -> str:
-    """The paths as an indented tree, the missing ones marked."""
-    lines: list[str] = []
-    shown: set[Path] = set()
-    top = Path(os.path.commonpath(list(wanted))) if len(wanted) > 1 else next(iter(wanted)).parent
-    for path in sorted(wanted):
-        for node in [*reversed(path.relative_to(top).parents), path.relative_to(top)]:
-            if node in shown:
-                continue
-            shown.add(node)
-            is_file = wanted.get(top / node, False)
-            name = top.as_posix() if node == Path() else node.name
-            mark = "   <- missing" if top / node in missing else ""
-            lines.append("  " * len(node.parts) + name + ("" if is_file else "/") + mark)
-    return "\n".join(lines)
-
-
 def classes_of(data: Any) -> dict[str, Any]:
     """Names and colours of a dataset's classes: the config's own or those that come with the dataset's type."""
+    return {**_type_of(data).METAINFO, **(data.get("metainfo") or {})}
+
+
+def _type_of(data: Any) -> Any:
     with DATASETS.switch_scope_and_registry(None) as registry:  # that of the default scope
         kind = registry.get(data.type)
     if kind is None:
         raise ValueError(f"There is no dataset type {data.type!r}; import its module with the config's custom_imports.")
-    return {**kind.METAINFO, **(data.get("metainfo") or {})}
-
-
-def _check_categories(data: Any, names: Sequence[str]) -> None:
-    """mmdet leaves out what has another name, and then finds nothing in the whole dataset."""
-    path = Path(data.get("data_root") or ".") / data.ann_file
-    try:
-        listed = [row["name"] for row in json.loads(path.read_text(encoding="utf-8"))["categories"]]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"{path.as_posix()!r} is not in COCO's format ({type(error).__name__}: {error}).") from None
-    absent = [name for name in names if name not in listed]
-    if absent:
-        raise ValueError(
-            f"The model is for {len(names)} classes such as {absent[0]!r}, but {path.as_posix()!r} has "
-            f"{', '.join(map(repr, listed[:20]))}{' and more' if len(listed) > 20 else ''}; "
-            f"name those to be detected, as in --classes {','.join(listed[:3])}."
-        )
+    return kind
 
 
 def _check_suffix(data: Any) -> None:

@@ -28,7 +28,7 @@ from torch import nn
 from s3zoo.checks import Range, typed
 from s3zoo.compat import count_macs
 from s3zoo.transfer.mm.config import load_mm_config, quiet, register, without_pretrained
-from s3zoo.transfer.mm.folder import running
+from s3zoo.transfer.mm.folder import running_config
 
 BOXES, MASKS = 1000, 100
 DETECTION, SEGMENTATION = (800, 1280), (512, 2048)
@@ -134,7 +134,7 @@ def main(argv: list[str] | None = None) -> int:
     quiet()
     found = {}
     for name in args.config:
-        with running(f"of the config {name!r}", "correct it"):
+        with running_config(name):
             rows = found[name] = report(load_mm_config(name), tuple(args.size) if args.size else None)
         if not args.json:
             total = Part("total", sum(row.params for row in rows), sum(row.macs for row in rows))

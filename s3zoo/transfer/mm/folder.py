@@ -16,7 +16,8 @@ import importlib.util
 import json
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -160,16 +161,28 @@ def _built(cfg: Config) -> nn.Module:
 
 @contextlib.contextmanager
 def running(
-    where: str, remedy: str = "get it again, or use the config it was trained with and its checkpoint"
+    what: str,
+    remedy: str = "get it again, or use the config it was trained with and its checkpoint",
+    until: Callable[[], bool] = lambda: False,
 ) -> Iterator[None]:
-    """Parts that could be built can still fail on images, by numbers that they only use there."""
+    """Parts that could be built can still fail on images, by numbers that they only use there.
+
+    A config of the user's is a program of parts that anybody wrote: what goes wrong in it `until` it has shown that it
+    runs is told in the same way.
+    """
     try:
         yield
     except (ValueError, OSError):
         raise
     except Exception as error:
-        said = " ".join(str(error).split())[:200]
-        raise ValueError(f"The model {where} does not run ({type(error).__name__}: {said}); {remedy}.") from error
+        if until():
+            raise
+        said = " ".join(str(error).split()).partition(" Please check")[0][:200]  # mmengine goes on for lines
+        raise ValueError(f"{what} does not run ({type(error).__name__}: {said}); {remedy}.") from error
+
+
+def running_config(name: str, until: Callable[[], bool] = lambda: False) -> AbstractContextManager[None]:
+    return running(f"The config {name!r}", "correct it (S3ZOO_DEBUG=1 shows where it fails)", until)
 
 
 class _Refused(ValueError):
