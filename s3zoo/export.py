@@ -254,8 +254,7 @@ def _strip(proto: Any) -> None:
             for field in ("metadata_props", "doc_string"):
                 if field in part.DESCRIPTOR.fields_by_name:
                     part.ClearField(field)
-    for value in proto.graph.value_info:
-        value.ClearField("metadata_props")
+    proto.graph.ClearField("value_info")  # runtimes infer these shapes, and quantisers trip over them
 
 
 def _description(model: Any) -> dict[str, str]:

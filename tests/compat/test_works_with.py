@@ -9,6 +9,11 @@ import numpy as np
 import pytest
 import timm
 import torch
+from timm.data import Mixup
+from timm.loss import SoftTargetCrossEntropy
+from timm.optim import create_optimizer_v2
+from timm.scheduler import create_scheduler_v2
+from timm.utils import ModelEmaV3, dispatch_clip_grad
 from torch import nn
 
 import s3zoo
@@ -116,12 +121,12 @@ def test_a_loop_as_in_train_py_of_timm() -> None:
     """Optimiser, schedule, mixup, average of weights and layer decay, all timm's, on s3zoo's network."""
     torch.manual_seed(0)
     model = timm.create_model("s3", arch=UNIFORM, img_size=64, num_classes=5)
-    optimizer = timm.optim.create_optimizer_v2(model, opt="adamw", lr=1e-2, weight_decay=0.05, layer_decay=0.9)
-    scheduler, epochs = timm.scheduler.create_scheduler_v2(optimizer, num_epochs=3, warmup_epochs=1)
-    mixup = timm.data.Mixup(mixup_alpha=0.1, num_classes=5)
-    average = timm.utils.ModelEmaV3(model, decay=0.9)
+    optimizer = create_optimizer_v2(model, opt="adamw", lr=1e-2, weight_decay=0.05, layer_decay=0.9)
+    scheduler, epochs = create_scheduler_v2(optimizer, num_epochs=3, warmup_epochs=1)
+    mixup = Mixup(mixup_alpha=0.1, num_classes=5)
+    average = ModelEmaV3(model, decay=0.9)
     images, labels = torch.randn(10, 3, 64, 64), torch.arange(10) % 5
-    criterion, losses = timm.loss.SoftTargetCrossEntropy(), []
+    criterion, losses = SoftTargetCrossEntropy(), []
     for epoch in range(epochs):
         scheduler.step(epoch)
         for _ in range(3):
@@ -129,7 +134,7 @@ def test_a_loop_as_in_train_py_of_timm() -> None:
             loss = criterion(model(x), y)
             optimizer.zero_grad()
             loss.backward()
-            timm.utils.dispatch_clip_grad(model.parameters(), 1.0)
+            dispatch_clip_grad(model.parameters(), 1.0)
             optimizer.step()
             average.update(model)
             losses.append(float(loss.detach()))
