@@ -200,14 +200,14 @@ def check_onnx(path: str | Path, opset: int = OPSET) -> Path:
     """The path of the file to write, once it is sure that it can be written with the packages that are here."""
     if opset not in OPSETS:
         raise ValueError(f"--opset is {opset}, but must be from {OPSETS[0]} to {OPSETS[-1]}.")
-    missing = [name for name in ONNX_PACKAGES if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ValueError(f"ONNX export needs {', '.join(missing)}; install with: pip install {' '.join(missing)}")
-    if not WRITES_ONNX:
-        raise ValueError(f"ONNX export needs torch 2.9 or newer, and this is torch {torch.__version__}; update torch.")
     path = Path(path).expanduser()
     if path.is_dir():
         raise ValueError(f"{str(path)!r} is a folder, but --out must be a file such as {str(path / 'model.onnx')!r}.")
+    if not WRITES_ONNX:
+        raise ValueError(f"ONNX export needs torch 2.9 or newer, and this is torch {torch.__version__}; update torch.")
+    missing = [name for name in ONNX_PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ValueError(f"ONNX export needs {', '.join(missing)}; install with: pip install {' '.join(missing)}")
     return path
 
 

@@ -169,7 +169,7 @@ class Handler(BaseHTTPRequestHandler):
             if repo in self.store.repos:
                 self.answer({"error": "exists", "url": f"http://{self.headers['Host']}/{repo}"}, 409)
                 return
-            self.store.create(repo, asked.get("visibility") == "private")
+            self.store.create(repo, asked.get("visibility") == "private" or bool(asked.get("private")))
         self.answer({"url": f"http://{self.headers['Host']}/{repo}", "id": repo})
 
     def validate(self) -> None:
