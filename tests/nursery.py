@@ -4,15 +4,17 @@ Reads a line of JSON with the arguments and a file for the output, forks, answer
 process has ended, with its exit code; then the next line.
 """
 
+import contextlib
 import json
 import os
 import sys
 
-import torch.utils.tensorboard  # noqa: F401  imported for the children, as are the next
-
 import s3zoo.search.run
 import s3zoo.training.session  # noqa: F401
 from s3zoo.cli import main
+
+with contextlib.suppress(ImportError):  # where TensorBoard is not installed
+    import torch.utils.tensorboard  # noqa: F401  for the children, as is s3zoo
 
 for line in sys.stdin:
     request = json.loads(line)

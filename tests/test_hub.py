@@ -392,7 +392,7 @@ def test_pull(story: Any) -> None:
     names = ["zoo/net", "zoo/net@v1", "ada/secret", "ada/pickles", "zoo/unknown"]
     steps: list[list[Any]] = [["load", "", f"hf-hub:{name}"] for name in names]
     steps.append(["publish", ADA, ["first", "--to", "zoo/net"]])
-    offline = well.do(*steps, HF_HUB_OFFLINE="1", HF_ENDPOINT="")
+    offline = well.do(*steps, HF_HUB_OFFLINE="1", HF_ENDPOINT="http://127.0.0.1:9")
     assert offline[0]["logits"] == second
     assert [step.get("error") for step in offline[1:3]] == ["ValueError"] * 2
     assert all("sha256 differs" in step["message"] and "\n" not in step["message"] for step in offline[1:3])

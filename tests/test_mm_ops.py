@@ -271,7 +271,6 @@ importlib.machinery.PathFinder.find_spec = classmethod(
 """
 
 
-@pytest.mark.skipif(importlib.metadata.version("onedl-mmdetection") < "3.5", reason="mmdet 3.4 has no placeholders")
 def test_it_works_whatever_was_imported_first_and_without_imgaug() -> None:
     """mmdet without operators puts placeholders in place of them; the import of its models even fails."""
     said = run(
@@ -333,7 +332,7 @@ sys.meta_path.insert(0, Broken())
 import s3zoo.transfer.mm
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    names = ("opencv-python-headless", "opencv-python")  # mmdet 3.4 brings no headless one
+    names = ("opencv-python-headless", "opencv-python")  # as s3zoo looks for them
     version = next(d.version for name in names for d in importlib.metadata.distributions(name=name))
     assert done.stderr.splitlines()[-1].endswith(
         "OpenCV cannot be imported (libGL.so.1: cannot open shared object file: No such file or directory); repair it "

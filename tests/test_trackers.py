@@ -75,11 +75,10 @@ def track(folder: Path) -> None:
 
 @pytest.mark.parametrize("trackers", [None, "tensorboard"])
 def test_tensorboard(trackers: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
+    events_of = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator").EventAccumulator
     monkeypatch.delenv(VARIABLE, raising=False) if trackers is None else monkeypatch.setenv(VARIABLE, trackers)
     track(tmp_path)
-    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    events = events_of(str(tmp_path / "tensorboard")).Reload()
     assert events.Tags()["scalars"] == ["supernet/loss", "supernet/lr", "final/loss"]
     assert [(event.step, event.value) for event in events.Scalars("supernet/loss")] == [(0, 2.5), (1, 1.5)]
 
