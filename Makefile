@@ -37,7 +37,7 @@ search: $(READY) ## the whole S3 search on digits, a few minutes; the network is
 	$(PY) tools/search.py
 
 zoo: $(READY) ## write what is generated again: model cards, docs/zoo.html and zoo.svg, docs/api.md
-	$(PY) tools/zoo.py --cards --html docs/zoo.html --plot docs/zoo.svg
+	$(PY) tools/zoo.py --cards --html docs/zoo.html --plot docs/zoo.svg --listing s3zoo/zoo/models.json
 	$(PY) docs/generate_api.py
 
 bench: $(READY) ## speed, memory and start, next to their targets and peers: table here, docs/bench.json

@@ -1,4 +1,5 @@
-"""Writes docs/api.md from signatures and docstrings: `python docs/generate_api.py`. Reads sources, imports nothing."""
+"""Writes docs/api.md from signatures and docstrings, and docs/settings.md from the configs' fields and the comments at
+them: `python docs/generate_api.py`."""
 
 import ast
 from inspect import cleandoc
@@ -104,5 +105,28 @@ def api() -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+def settings() -> str:
+    """The text of docs/settings.md."""
+    from s3zoo.search.config import SearchRun
+    from s3zoo.training.config import TrainRun
+    from s3zoo.training.settings import table
+
+    return f"""# Settings
+
+Generated from the fields of the configs by `make zoo` (`docs/generate_api.py`); change the comments there, not this
+file. A config is a Python file that sets some of these; `--set KEY=VALUE` changes one, and `s3zoo search CONFIG --show`
+lists all with the values that a config gives them.
+
+## A search: `s3zoo search`
+
+{table(SearchRun(name="NAME"))}
+
+## A training: `s3zoo train`
+
+{table(TrainRun(name="NAME"))}
+"""
+
+
 if __name__ == "__main__":
     (ROOT / "docs" / "api.md").write_text(api(), encoding="utf-8")
+    (ROOT / "docs" / "settings.md").write_text(settings(), encoding="utf-8")

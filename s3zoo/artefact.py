@@ -24,6 +24,7 @@ from s3zoo.models import ENTRYPOINTS
 from s3zoo.models.folder import CONFIG, WEIGHTS, Kind, check_sums, read_network
 from s3zoo.models.loading import PLAIN
 from s3zoo.models.plain import plain_state_dict
+from s3zoo.space import Space
 
 KIND = Kind("a model of s3zoo")
 
@@ -35,6 +36,7 @@ def save_model(
     provenance: Mapping[str, Any] | None = None,
     pretrained_cfg: Mapping[str, Any] | None = None,
     plain: bool = False,
+    supernet: Space | None = None,
 ) -> Path:
     """Write the folder that is `model` and give its path; an earlier model in it is replaced.
 
@@ -44,6 +46,7 @@ def save_model(
         provenance: where the weights come from, as JSON: data, config, seed, commit, source file.
         pretrained_cfg: fields of timm's pretrained config to set (mean, std, license, label_names, ...).
         plain: write the weights as `to_plain(model)` has them; they load into the same network.
+        supernet: the space whose supernet the model is (`Supernet.whole`): any network of it can then be loaded.
     """
     model = unwrap_model(model)
     if not isinstance(getattr(model, "arch", None), Arch):
@@ -52,6 +55,8 @@ def save_model(
         raise ValueError("The model has no weights (it is on the meta device); load or initialise it before saving.")
     config = _config(model, provenance or {}, pretrained_cfg or {})
     _check_loadable(model, config)
+    if supernet is not None:
+        config["s3zoo"]["supernet"] = supernet.to_dict()
     if plain:
         config["s3zoo"]["layout"] = PLAIN
         return KIND.write(folder, plain_state_dict(model.state_dict(), model), config)

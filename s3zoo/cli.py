@@ -29,6 +29,9 @@ COMMANDS = {
     "convert": Command("s3zoo.convert:main", "turn an official checkpoint into safetensors and config.json"),
     "search": Command("s3zoo.search.command:main", "search an architecture"),
     "report": Command("s3zoo.search.report:main", "show what a search did, on one page and as figures for papers"),
+    "specialise": Command(
+        "s3zoo.search.specialise:main", "a network of a trained supernet for a device or size; nothing is trained"
+    ),
     "extract": Command("s3zoo.search.extract:main", "write networks of a finished search's supernet as model folders"),
     "train": Command("s3zoo.training.command:main", "train, finetune, probe or distil a model on your images"),
     "docs": Command("s3zoo.manual:main", "list the documents that come with s3zoo, or print one"),

@@ -19,6 +19,7 @@ import importlib.util
 import json
 import logging
 import math
+import shutil
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -43,7 +44,7 @@ TIMM_ARCHITECTURE = "swin_s3_tiny_224"  # timm's Swin takes every gene that a un
 TOLERANCE = 1e-5  # of logits, relative to the largest one where that is above 1
 OPSET, OPSETS = 20, range(18, 24)
 LARGEST_SIDE = 8192  # of images, in pixels
-REPOSITORY = (WEIGHTS, "README.md", cards.PICTURE, CONFIG)
+REPOSITORY = (WEIGHTS, "README.md", cards.PICTURE, cards.SAMPLE, CONFIG)
 ONNX_PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 
 
@@ -77,17 +78,25 @@ def check_out(out: Path, spec: str | Path) -> None:
 
 
 def write_repository(
-    folder: Path, config: dict[str, Any], put_weights: Callable[[Path], Any], *, repo_id: str | None = None
-) -> list[Path]:
+    folder: Path, config: dict[str, Any], put_weights: Callable[[Path], Any], *, repo_id: str | None = None,
+    sample: Path | None = None,
+) -> list[Path]:  # fmt: skip
     """Make `folder` hold weights, card and config, all at once; gives the files."""
     folder = new_folder(folder)
     with replacing_files(folder, REPOSITORY) as new:
         put_weights(new / WEIGHTS)
+        if sample is not None:
+            shutil.copyfile(sample, new / cards.SAMPLE)
         config["s3zoo"]["sha256"] = sha256(new / WEIGHTS)
         for name, text in cards.files(config, repo_id=repo_id).items():
             write_text(new / name, text)
         write_json(new / CONFIG, config, indent=2)
-    return [folder / name for name in REPOSITORY]
+    return written(folder)
+
+
+def written(folder: Path) -> list[Path]:
+    """The files of a repository that are there: not every one has a sample."""
+    return [folder / name for name in REPOSITORY if (folder / name).is_file()]
 
 
 def largest_difference(ours: Tensor, theirs: Tensor) -> float:
@@ -109,12 +118,13 @@ def _images(model: Any, batch: int) -> Tensor:
 
 
 def to_timm(
-    folder: str | Path, model: Any, config: dict[str, Any] | None = None, *, repo_id: str | None = None
-) -> float:
+    folder: str | Path, model: Any, config: dict[str, Any] | None = None, *, repo_id: str | None = None,
+    sample: Path | None = None,
+) -> float:  # fmt: skip
     """Write `folder` in timm's own layout and give the largest difference of logits that was seen before.
 
     Args:
-        config: that of the folder the model comes from; its provenance goes along.
+        config: that of the folder the model comes from; its provenance, and what its card says besides, go along.
     """
     folder, args = new_folder(folder), timm_args(model)
     tensors = {k: v.detach().cpu().clone() for k, v in to_timm_state_dict(model).items()}
@@ -127,7 +137,7 @@ def to_timm(
         seen = largest_difference(model(images), theirs(images))
     if not seen <= TOLERANCE:  # also NaN
         raise ValueError(f"timm's logits differ by {seen:.1e} from the model's, above {TOLERANCE}; export as ONNX.")
-    write_repository(folder, out, partial(save_tensors, tensors), repo_id=repo_id)
+    write_repository(folder, out, partial(save_tensors, tensors), repo_id=repo_id, sample=sample)
     return seen
 
 
@@ -172,6 +182,7 @@ def _timm_config(model: Any, args: dict[str, Any], config: dict[str, Any]) -> di
             "params": sum(p.numel() for p in model.parameters()),
             "sha256": "",
             "provenance": config.get("s3zoo", {}).get("provenance", {}),
+            **{key: config["s3zoo"][key] for key in ("title", "sample", "latency") if key in config.get("s3zoo", {})},
         },
     }
     return json.loads(json.dumps(out, allow_nan=False))

@@ -1,32 +1,45 @@
 """A run's network as a folder that is a Hugging Face Hub repository, and its way to the Hub.
 
 The folder holds `model.safetensors`, `config.json` and the card; `timm.create_model("hf-hub:owner/name")` and
-`"local-dir:FOLDER"` load it once s3zoo is imported, and check that the weights are those that were published.
+`"local-dir:FOLDER"` load it once s3zoo is imported, and check that the weights are those that were published. Folders
+of detectors, segmenters and models that answer questions have their own files besides.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from huggingface_hub import CommitOperationAdd, HfApi, get_token
+import torch
+from huggingface_hub import CommitOperationAdd, HfApi, constants, get_token
 from huggingface_hub.errors import HfHubHTTPError, HTTPError, OfflineModeIsEnabled, RepositoryNotFoundError
+from PIL import Image
 
 from s3zoo import __version__, cards
 from s3zoo.artefact import load_model_config
-from s3zoo.export import REPOSITORY, check_onnx, check_out, load, to_onnx, to_timm, write_repository
-from s3zoo.files import check_writable, settle, sha256
-from s3zoo.models.folder import CONFIG, WEIGHTS
+from s3zoo.cards import tasks
+from s3zoo.evaluate import input_size
+from s3zoo.export import check_onnx, check_out, load, to_onnx, to_timm, write_repository, written
+from s3zoo.files import check_writable, replacing_files, settle, sha256, write_json, write_text
+from s3zoo.models.folder import CONFIG, WEIGHTS, is_text, new_folder, read_json_object
 from s3zoo.models.official import read_checkpoint
+from s3zoo.models.open import open_model
+from s3zoo.predict import predict
 from s3zoo.search.budget import Budget
+from s3zoo.search.extract import Networks
+from s3zoo.search.latency import this_device
+from s3zoo.search.published import FinishedRun
 
 ONNX = "model.onnx"
 
@@ -60,9 +73,38 @@ def find_model(path: Path, budget: str | None = None) -> Path:
     raise ValueError(f"--budget is {budget!r}, but the run in {path} has {offer}; give one of these numbers.")
 
 
+@dataclass(frozen=True)
+class Extras:
+    """What a card says besides: a title, what the model says of an image, how long it takes on this machine."""
+
+    title: str | None = None
+    sample: Path | None = None  # an image
+    question: str | None = None  # on the image, for models that answer questions
+    latency: bool = False
+
+    def describe(self, ours: dict[str, Any], ask: Callable[[Path], dict[str, Any]], scratch: Path) -> Path | None:
+        """Put them into the config's own section; gives the picture of the sample, once it is in `scratch`."""
+        if self.title is not None:
+            if not is_text(self.title) or not self.title.strip():
+                raise ValueError(f"--title is {self.title!r}, but must be a line of text.")
+            ours["title"] = self.title.strip()
+        if self.sample is None:
+            return None
+        picture = scratch / cards.SAMPLE
+        try:
+            with Image.open(self.sample) as image:
+                image = image.convert("RGB")
+                image.thumbnail((512, 512))
+                image.save(picture)
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            raise ValueError(f"--sample is {str(self.sample)!r}, which is no image ({error}); give another.") from None
+        ours["sample"] = ask(picture)
+        return picture
+
+
 def make_repository(
     source: Path, out: Path, *, repo_id: str | None = None, license: str | None = None, layout: str = "s3zoo",
-    onnx: bool = False,
+    onnx: bool = False, extras: Extras | None = None,
 ) -> tuple[dict[str, Any], list[Path]]:  # fmt: skip
     """Write the folder `out` that is the Hub repository of the model in `source`; gives its config and files.
 
@@ -73,13 +115,19 @@ def make_repository(
         onnx: add the network as ONNX.
     """
     check_out(out, source)
+    extras = extras or Extras()
+    if license is not None and license not in cards.LICENCES:
+        raise ValueError(f"--license is {license!r}, but must be one of {', '.join(cards.LICENCES)}.")
+    found = read_json_object(source / CONFIG) if (source / CONFIG).is_file() else {}
+    if "config" in found or found.get("model_type") == "s3zoo_vqa":
+        return _task_repository(source, out, "config" in found, repo_id, license, extras, onnx or layout != "s3zoo")
+    if extras.question is not None:
+        raise ValueError(f"--question is given, but the model in {source} answers none; leave it out.")
     config = load_model_config(source, verify=True, plain=True)
     config["pretrained_cfg"]["hf_hub_filename"] = WEIGHTS  # as older versions did not say: see artefact
     if isinstance(config["model_args"].get("pretrained_tower"), str):  # a file of this machine; its sha256 stays
         config["model_args"]["pretrained_tower"] = True
     if license is not None:
-        if license not in cards.LICENCES:
-            raise ValueError(f"--license is {license!r}, but must be one of {', '.join(cards.LICENCES)}.")
         config["pretrained_cfg"]["license"] = license
     read_checkpoint(source / WEIGHTS)  # which refuses what is no number
     model: Any = None
@@ -88,24 +136,104 @@ def make_repository(
             raise ValueError(f"{source} is in timm's layout; --onnx needs the folder that it was made of.")
         model, _ = load(str(source))
         model.pretrained_cfg["license"] = config["pretrained_cfg"].get("license")
-    if layout == "timm" and model is not None:
-        to_timm(out, model, config, repo_id=repo_id)
-        config = load_model_config(out, plain=True)
-        files = [out / name for name in REPOSITORY]
-    else:
-        files = write_repository(out, config, partial(shutil.copyfile, source / WEIGHTS), repo_id=repo_id)
+    if extras.latency:
+        config["s3zoo"]["latency"] = measured_latency(model or open_model(str(source)))
+
+    def ask(image: Path) -> dict[str, Any]:
+        (row,) = predict(str(source), [image], device="cpu")
+        shown = [(found["name"], f"{found['probability']:.1%}") for found in row["classes"]]
+        return {"head": ["Class", "Probability"], "rows": shown}
+
+    with tempfile.TemporaryDirectory() as scratch:
+        picture = extras.describe(config["s3zoo"], ask, Path(scratch))
+        if layout == "timm" and model is not None:
+            to_timm(out, model, config, repo_id=repo_id, sample=picture)
+            config, files = load_model_config(out, plain=True), written(out)
+        else:
+            put = partial(shutil.copyfile, source / WEIGHTS)
+            files = write_repository(out, config, put, repo_id=repo_id, sample=picture)
     if onnx:
         to_onnx(out / ONNX, model)
         files.append(out / ONNX)
     return config, files
 
 
-def check_target(repo_id: str, *, token: bool = True) -> None:
+def _task_repository(
+    source: Path, out: Path, dense: bool, repo_id: str | None, license: str | None, extras: Extras, options: bool
+) -> tuple[dict[str, Any], list[Path]]:
+    """The repository of a detector, segmenter or model that answers questions, once the folder is sure to open."""
+    if extras.latency or options:
+        raise ValueError("--latency, --layout and --onnx are for networks that classify; leave them out.")
+    if dense == (extras.question is not None) and (dense or extras.sample):
+        raise ValueError("--question belongs to --sample and to models that answer questions; give both, or neither.")
+    folder = new_folder(out)
+    if dense:
+        from s3zoo.transfer.mm.folder import KIND, load_detector  # a package that few have
+
+        detector, answers = load_detector(source), []
+
+        def ask(image: Path) -> dict[str, Any]:
+            from s3zoo.transfer.mm.drawing import Predictor
+
+            row = Predictor(detector.cfg, detector.state_dict, repr(str(source)))(image, image.parent)
+            os.replace(image.parent / row["picture"], image)
+            if "objects" in row:
+                shown = [(each["class"], each["score"], each["box"]) for each in row["objects"]]
+                return {"head": ["Class", "Score", "Box (x1, y1, x2, y2)"], "rows": shown}
+            return {"head": ["Class", "Share"], "rows": [(each["class"], each["share"]) for each in row["segments"]]}
+    else:
+        from s3zoo.transfer.vqa import model as vqa
+        from s3zoo.transfer.vqa.command import answered
+
+        KIND = vqa.KIND
+        answers = vqa.load(source)[2]
+
+        def ask(image: Path) -> dict[str, Any]:
+            found = answered(source, image, str(extras.question))
+            return {"head": [str(extras.question), ""], "rows": [(answer, f"{p:.1%}") for answer, p in found]}
+
+    config = KIND.read(source)
+    if license is not None:
+        config["s3zoo"]["license"] = license
+    names = (*KIND.files, "README.md", cards.SAMPLE, CONFIG)
+    with tempfile.TemporaryDirectory() as scratch, replacing_files(folder, names) as new:
+        picture = extras.describe(config["s3zoo"], ask, Path(scratch))
+        for path in [*(source / name for name in KIND.files), *([picture] if picture else [])]:
+            shutil.copyfile(path, new / path.name)
+        write_text(new / "README.md", tasks.render(config, answers, repo_id))
+        write_json(new / CONFIG, config, indent=2)
+    return config, [folder / name for name in names if (folder / name).is_file()]
+
+
+def measured_latency(model: Any) -> dict[str, Any]:
+    """Milliseconds for one image on one thread of this CPU: the least processor time of many passes."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        image = torch.randn(1, *input_size(model))
+        passes: list[float] = []
+        with torch.inference_mode():
+            while len(passes) < 5 or (len(passes) < 100 and sum(passes) < 2):
+                begin = time.process_time()
+                model.eval()(image)
+                passes.append(time.process_time() - begin)
+        return {**{"ms": float(f"{1000 * min(passes):.3g}"), "batch": 1, "runtime": f"PyTorch {torch.__version__}"},
+                "device": this_device("cpu")["device_name"], "threads": 1}  # fmt: skip
+    finally:
+        torch.set_num_threads(threads)
+
+
+def check_target(repo_id: str, *, token: bool = True, tag: str | None = None, revision: str | None = None) -> None:
     """What can be known of a push before anything is sent."""
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo_id):
         raise ValueError(f"--to is {repo_id!r}, but must be owner/name, as in my-name/s3-digits.")
     if token and get_token() is None:
         raise ValueError("There is no token for the Hub; log in with `hf auth login`, or set HF_TOKEN.")
+    for option, name in (("--tag", tag), ("--revision", revision)):  # git's rules for names
+        if name is not None and (not re.fullmatch(r"(?!-)[\w.+/-]+(?<![./])", name) or ".." in name or "//" in name):
+            raise ValueError(
+                f"{option} is {name!r}, which cannot name a commit; give letters, digits, '.', '-' and '_'."
+            )
 
 
 class Pushed(NamedTuple):
@@ -126,7 +254,7 @@ def push(
         revision: a branch, which is made if there is none of the name; by default main.
         tag: a name for the commit; one that names another commit stays where it is.
     """
-    check_target(repo_id)
+    check_target(repo_id, tag=tag, revision=revision)
     api = HfApi(library_name="s3zoo", library_version=__version__)
     with _in_one_sentence(repo_id):
         url = str(api.create_repo(repo_id, private=private or None, exist_ok=True))
@@ -135,33 +263,48 @@ def push(
         if revision is not None:
             api.create_branch(repo_id, branch=revision, exist_ok=True)
         before = api.repo_info(repo_id, revision=revision).sha
+        named = _tagged(api, repo_id, tag)
+        if named not in (None, before):
+            raise ValueError(
+                f"The tag {tag!r} of {repo_id} names commit {str(named)[:8]} and is not moved, and the branch is at"
+                f" {str(before)[:8]} already; nothing was sent: repeat with another --tag."
+            )
         operations = [CommitOperationAdd(path.name, path) for path in files]
         commit = api.create_commit(repo_id, operations, commit_message=message, revision=revision)
-        if tag is not None:
-            refs = api.list_repo_refs(repo_id)
-            named = next((ref.target_commit for ref in refs.tags if ref.name == tag), None)
-            if named not in (None, commit.oid):
-                raise ValueError(
-                    f"{repo_id} is at commit {commit.oid[:8]}, but the tag {tag!r} names commit {str(named)[:8]} and is"
-                    " not moved; repeat with another --tag."
-                )
-            if named is None:
-                api.create_tag(repo_id, tag=tag, revision=commit.oid)
+        if named not in (None, commit.oid):
+            raise ValueError(
+                f"The files are pushed, as commit {commit.oid[:8]} of {repo_id}, but the tag {tag!r} names commit"
+                f" {str(named)[:8]} and is not moved; repeat with another --tag to name this one."
+            )
+    if tag is not None and named is None:
+        with _in_one_sentence(repo_id, f"the files are pushed, as commit {commit.oid[:8]}, but have no tag"):
+            api.create_tag(repo_id, tag=tag, revision=commit.oid)
     return Pushed(commit.oid, commit.oid != before, url)
 
 
+def _tagged(api: HfApi, repo_id: str, tag: str | None) -> str | None:
+    """The commit that a tag names, if there is one."""
+    refs = api.list_repo_refs(repo_id).tags if tag is not None else []
+    return next((ref.target_commit for ref in refs if ref.name == tag), None)
+
+
 @contextmanager
-def _in_one_sentence(repo_id: str) -> Iterator[None]:
+def _in_one_sentence(repo_id: str, done: str = "nothing is half done") -> Iterator[None]:
     """What can go wrong on the way to the Hub, as a sentence for the user; the token is in none of them."""
     try:
         yield
     except OfflineModeIsEnabled:
         raise ValueError("HF_HUB_OFFLINE is set, so nothing can be pushed; unset it and repeat.") from None
     except (HTTPError, OSError, RuntimeError) as error:
+        if _speaks_no_xet(error):
+            raise ValueError(
+                f"The server at {constants.ENDPOINT} does not take uploads by Xet, which the Hub's client prefers; set"
+                " HF_HUB_DISABLE_XET=1 and repeat the same command."
+            ) from None
         cause: BaseException = error
         while cause.__cause__ is not None and not isinstance(cause, HfHubHTTPError):  # hidden in a RuntimeError
             cause = cause.__cause__
-        again = "nothing is half done: repeat the same command to go on"
+        again = f"{done}: repeat the same command to go on"
         if not isinstance(cause, HfHubHTTPError):
             raise ValueError(f"The Hub could not be reached or went away ({_said(cause)}); {again}.") from None
         code = cause.response.status_code
@@ -177,6 +320,15 @@ def _in_one_sentence(repo_id: str) -> Iterator[None]:
         raise ValueError(f"The Hub refused with status {code} ({_said(cause)}); {again}.") from None
 
 
+def _speaks_no_xet(error: BaseException | None) -> bool:
+    """Whether the client asked for a token of the Hub's storage, and the server knows of none."""
+    while error is not None:
+        if re.search(r"xet-\w+-token", str(error)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 def _said(error: BaseException) -> str:
     text = getattr(error, "server_message", None) or str(error) or type(error).__name__
     token = get_token()
@@ -186,7 +338,8 @@ def _said(error: BaseException) -> str:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="s3zoo publish",
-        description="Make a Hugging Face Hub repository of a run's network, or of a model folder, and push it. Pushing"
+        description="Make a Hugging Face Hub repository of a run's network, or of a model folder (also of a detector, a"
+        " segmenter, a model that answers questions), and push it. Pushing"
         " the same again changes nothing; a push that failed can be repeated.",
         epilog="example: s3zoo publish runs/digits --dry-run, then s3zoo publish runs/digits --to my-name/s3-digits",
     )
@@ -195,6 +348,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, metavar="DIR", help="write the repository into this folder")
     parser.add_argument("--dry-run", action="store_true", help="show files and card; touch neither network nor --out")
     parser.add_argument("--budget", metavar="N", help="of a run with several budgets, which (number, or the budget)")
+    parser.add_argument("--supernet", action="store_true", help="of a finished search: all of its networks in one file")
+    parser.add_argument("--title", help="of the card (default: the repository's name, or what the network is)")
+    parser.add_argument("--sample", type=Path, metavar="IMAGE", help="show on the card what the model says of it")
+    parser.add_argument("--question", help="about the --sample, for models that answer questions")
+    parser.add_argument("--latency", action="store_true", help="measure it on this CPU, one thread, for the card")
     parser.add_argument("--license", metavar="ID", help="of the weights, in the Hub's spelling, such as apache-2.0")
     parser.add_argument(
         "--layout", choices=("s3zoo", "timm"), default="s3zoo",
@@ -210,33 +368,49 @@ def main(argv: list[str] | None = None) -> int:
     if not (args.to or args.out or args.dry_run):
         parser.error("say what to do: --dry-run shows the repository, --out DIR writes it, --to OWNER/NAME pushes it")
     if args.to is not None:
-        check_target(args.to, token=not args.dry_run)
+        check_target(args.to, token=not args.dry_run, tag=args.tag, revision=args.revision)
     if args.onnx:
         check_onnx(ONNX)  # before anything is written
-    source = find_model(args.source.expanduser(), args.budget)
+    source = args.source.expanduser() if args.supernet else find_model(args.source.expanduser(), args.budget)
     if args.out is not None and not args.dry_run:
         check_writable(args.out.expanduser(), "--out", folder=True)
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as whole:
+        if args.supernet:
+            Networks(FinishedRun(source), None).write_whole(Path(whole))
+            source = Path(whole)
         out = Path(scratch) if args.dry_run or args.out is None else args.out.expanduser()
         options = {"repo_id": args.to, "license": args.license, "layout": args.layout, "onnx": args.onnx}
+        options["extras"] = Extras(args.title, args.sample, args.question, args.latency)
         config, files = make_repository(source, out, **options)
-        imports = "import s3zoo, timm" if "arch" in config["model_args"] else "import timm"
         for path in files:
             print(f"{path.name:<20} {path.stat().st_size:>12,} bytes  sha256 {sha256(path)}")
-        if not config["pretrained_cfg"].get("license"):
+        task = "architecture" not in config
+        if not (config["s3zoo"] if task else config["pretrained_cfg"]).get("license"):
             print("The weights have no licence, so nobody may use them; say one with --license.", file=sys.stderr)
         if args.dry_run:
             print("\n" + (out / "README.md").read_text(encoding="utf-8"), end="")
             return 0
         if args.out is not None:
-            print(f'load it with: {imports}; timm.create_model("local-dir:{out}", pretrained=True)')
+            print(f"load it with: {_loading(config, f'local-dir:{out}')}")
         if args.to is not None:
-            message = args.message or f"{config['architecture']} network {config['s3zoo']['arch_key']}"
+            own = tasks.title_of(config) if task else f"{config['architecture']} network {config['s3zoo']['arch_key']}"
+            message = args.message or own
             options = {"private": args.private, "revision": args.revision, "tag": args.tag, "message": message}
             pushed = push(files, args.to, **options)
             done = "pushed to" if pushed.changed else "nothing to push: all of it is already at"
             at = args.tag or args.revision
             name = f"{args.to}@{at}" if at else args.to
             print(f"{done} {pushed.url}, commit {pushed.commit}")
-            print(f'load it with: {imports}; timm.create_model("hf-hub:{name}", pretrained=True)')
+            print(f"load it with: {_loading(config, f'hf-hub:{name}')}")
     return 0
+
+
+def _loading(config: dict[str, Any], name: str) -> str:
+    if "architecture" in config:
+        imports = "import s3zoo, timm" if "arch" in config["model_args"] else "import timm"
+        return f'{imports}; timm.create_model("{name}", pretrained=True)'
+    place, _, where = name.partition(":")
+    repo, _, revision = where.partition("@")
+    at = f" --revision {revision}" if revision else ""
+    get, folder = (f"hf download {repo}{at} --local-dir FOLDER; ", "FOLDER") if place == "hf-hub" else ("", where)
+    return f"{get}s3zoo {tasks.TASKS[tasks.task_of(config)][2].replace('FOLDER', folder)}"

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from s3zoo.arch import Arch, Stage
 from s3zoo.models import MODELS
+from s3zoo.models.layers import centered_axes, corner
 from s3zoo.space import Space
 
 Slices = tuple[slice, ...]
@@ -135,10 +136,8 @@ class Supernet:
     def _names(self, model: nn.Module, arch: Arch) -> Iterator[tuple[str, str]]:
         """The name of each parameter of a model, and the name of the bank's tensor that it is a slice of."""
         shapes = {name: value.shape for name, value in model.named_parameters()}
-        for prefix, module in model.named_modules():
-            for name, axes in getattr(module, "center_cropped", {}).items():
-                full = f"{prefix}.{name}" if prefix else name
-                self._centered[self._bank_name(full, arch, shapes)] = axes
+        for name, axes in centered_axes(model).items():
+            self._centered[self._bank_name(name, arch, shapes)] = axes
         for name in shapes:
             yield name, self._bank_name(name, arch, shapes)
 
@@ -169,12 +168,7 @@ class Supernet:
         return None
 
     def _corner(self, bank_name: str, small: Iterable[int], large: Iterable[int]) -> Slices:
-        centered = self._centered.get(bank_name, ())
-        slices = []
-        for axis, (part, whole) in enumerate(zip(small, large, strict=True)):
-            start = (whole - part) // 2 if axis in centered else 0
-            slices.append(slice(start, start + part))
-        return tuple(slices)
+        return corner(small, large, self._centered.get(bank_name, ()))
 
     def _located(
         self, names: Iterable[tuple[str, str]], tensors: Mapping[str, Tensor]
@@ -232,12 +226,12 @@ class Supernet:
         slices = []
         shapes = {dotted + name: value.shape for name, value in parts.items()}
         names = [(name, self._bank_name(dotted + name, arch, shapes)) for name in parts]
-        for name, bank_name, corner in self._located(names, parts):
-            view = nn.Parameter(self.bank[bank_name].data[corner])
-            view.grad = self.grads[bank_name][corner]
+        for name, bank_name, place in self._located(names, parts):
+            view = nn.Parameter(self.bank[bank_name].data[place])
+            view.grad = self.grads[bank_name][place]
             owner, _, leaf = name.rpartition(".")
             module.get_submodule(owner)._parameters[leaf] = view
-            slices.append((bank_name, corner))
+            slices.append((bank_name, place))
         self._slices[id(module)] = slices
         for part in module.modules():
             for name, buffer in part._buffers.items():
@@ -263,11 +257,27 @@ class Supernet:
         model = self.model_type(arch, **{**self.model_args, **model_args}).to(self.device)
         own = dict(model.named_parameters())
         with torch.no_grad():
-            for name, bank_name, corner in self._located(self._names(model, arch), own):
-                own[name].copy_(self.bank[bank_name][corner])
+            for name, bank_name, place in self._located(self._names(model, arch), own):
+                own[name].copy_(self.bank[bank_name][place])
             for name, buffer in self.subnet(arch).named_buffers():
                 model.get_buffer(name).copy_(buffer)
         return model
+
+    def whole(self) -> nn.Module:
+        """All weights as the largest network, of which every other is a corner; a ValueError where it is not so."""
+        largest = self.extract(self.space.largest())
+        shapes = {name: value.shape for name, value in largest.named_parameters()}
+        if shapes != {name: value.shape for name, value in self.bank.items()}:
+            raise ValueError(
+                f"The supernet of space {self.space.name!r} is no single network: its weights are shared"
+                f" {self.sharing!r}, or no network has all of them; `s3zoo extract` writes networks of it."
+            )
+        if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in largest.modules()):
+            raise ValueError(
+                f"The networks of space {self.space.name!r} have batch norms, and each needs statistics of its own;"
+                " `s3zoo extract` measures them for the networks that it writes."
+            )
+        return largest
 
     # Training
 

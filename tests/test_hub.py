@@ -139,6 +139,34 @@ def test_the_repository_of_a_plain_timm_export(tmp_path: Path) -> None:
         torch.testing.assert_close(loaded(IMAGE), model(IMAGE), atol=1e-5, rtol=0)
 
 
+def test_what_a_card_can_say_besides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from PIL import Image
+
+    names = ["ant", "bee", "cat", "dog", "eel"]
+    folder = save(tmp_path / "model", command="s3zoo search x")
+    config = json.loads((folder / "config.json").read_text())
+    config["pretrained_cfg"]["label_names"] = names
+    (folder / "config.json").write_text(json.dumps(config))
+    Image.linear_gradient("L").save(tmp_path / "shade.png")
+    words = [str(folder), "--title", "Five animals", "--sample", str(tmp_path / "shade.png"), "--latency"]
+    assert hub.main([*words, "--out", str(tmp_path / "out")]) == 0
+    card, found = (tmp_path / "out/README.md").read_text(), json.loads((tmp_path / "out/config.json").read_text())
+    assert "\n# Five animals\n" in card and "| Classes | 5: ant, bee, cat, dog, eel |" in card
+    took = found["s3zoo"]["latency"]
+    assert 0 < took["ms"] < 10_000 and f"{took['ms']:.3g} ms an image on {took['device']}, 1 thread" in card
+    model = timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True).eval()
+    transform: Any = timm.data.create_transform(**timm.data.resolve_data_config(model=model))
+    with torch.no_grad():
+        best = model(transform(Image.open(tmp_path / "out/sample.png"))[None]).softmax(1)[0]
+    assert f"| {names[int(best.argmax())]} | {best.max():.1%} |" in card and "](sample.png)" in card
+    for wrong, message in (
+        (["--sample", str(folder / "config.json")], "no image"), (["--question", "why?"], "answers none"),
+        (["--title", "a\nb"], "line of text"),
+    ):  # fmt: skip
+        assert run(hub.main, [str(folder), "--dry-run", *wrong]) == 2
+        assert message in capsys.readouterr().err
+
+
 def test_refused_on_the_spot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setenv("HF_TOKEN", "")
     monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "none"))
@@ -163,6 +191,8 @@ def test_refused_on_the_spot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
         ([good, "--dry-run", "--to", "only-a-name"], "owner/name"),
         ([good, "--out", str(tmp_path / "file")], "is a file"),
         ([good, "--to", "zoo/net"], "no token"),
+        ([good, "--to", "zoo/net", "--dry-run", "--tag", "v 1"], "--tag is 'v 1', which cannot name a commit"),
+        ([good, "--to", "zoo/net", "--dry-run", "--revision", "a..b"], "--revision is 'a..b', which cannot name"),
     ]
     for argv, message in cases:
         argv = [str(tmp_path / argv[0]), *argv[1:]]
@@ -346,7 +376,7 @@ def test_push(story: Any) -> None:
     for step, message in [
         (wrong, "does not accept the token"), (no_org, "may not create a model under the namespace 'zoo'"),
         (nobody, "no user or organisation 'nobody'"), (other, "may not write to zoo/net"),
-        (public, "exists and is public"), (moved, "the tag 'v1' names commit"),
+        (public, "exists and is public"), (moved, "nothing was sent: repeat with another --tag"),
     ]:  # fmt: skip
         lines = [line for line in step["err"].splitlines() if line.startswith("s3zoo: ")]
         assert len(lines) == 1 and message.lower() in lines[0].lower(), step["err"]
@@ -421,6 +451,15 @@ def test_a_server_that_dies(story: Any) -> None:
     assert again["code"] == 0 and "pushed to" in again["out"]
     assert loaded["logits"] == logits(well.folder / "first")
     assert len(mortal.repo("zoo/net")["commits"]) == 2
+
+
+def test_a_server_without_xet(story: Any) -> None:
+    """Which the client takes for granted: the sentence says what to do, and not that the token may not write."""
+    pytest.importorskip("hf_xet")
+    well, *_ = story
+    (told,) = well.do(["publish", ADA, ["second", "--to", "ada/xet"]], HF_HUB_DISABLE_XET="0")
+    (line,) = [line for line in told["err"].splitlines() if line.startswith("s3zoo: ")]
+    assert told["code"] == 2 and "HF_HUB_DISABLE_XET=1" in line and "Traceback" not in told["err"]
 
 
 def test_the_token_is_nowhere(story: Any) -> None:

@@ -25,7 +25,7 @@ from s3zoo.transfer.mm.flops import parts  # noqa: E402
 
 UPSTREAM = {"mmdet": Path(mmdet.__path__[0]), "mmseg": Path(mmseg.__path__[0])}
 KINDS = ("detection", "segmentation")
-NAMES = {kind: sorted(path.stem for path in (configs_dir() / kind).glob("*.py")) for kind in KINDS}
+NAMES = {kind: sorted(path.stem for path in (configs_dir() / kind).glob("[!t]*.py")) for kind in KINDS}
 ALL = NAMES["detection"] + NAMES["segmentation"]
 # 12 and 36 epochs have the same model but for those whose 12 epochs are mmdet's
 DISTINCT = [name for name in ALL if "ms-3x" not in name or re.search("_(resne|deit)", name)]

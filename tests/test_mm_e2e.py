@@ -16,95 +16,32 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from mm_shapes import CLASSES, SEGMENTS, draw, write_ade, write_coco
 from PIL import Image
 
 from s3zoo import cli
 from s3zoo.paths import configs_dir
+from s3zoo.transfer.mm.shapes import CLASSES, SEGMENTS, draw, write_ade, write_coco
 
+COCO = "cascade-mask-rcnn_s3-tiny_fpn_1x_coco"
 ROOT = Path(__file__).resolve().parent.parent
 
-# As a user would write it: what differs from a shipped config. The network is S3 with 0.9M parameters in all.
-ARCH = """
-arch = dict(
-    schema_version=1,
-    family="s3",
-    stages=[
-        dict(
-            embed_dim=24 * 2**i,
-            blocks=[dict(window_size=4, num_heads=2**i, head_dim=12, mlp_ratio=2.0)] * depth,
-        )
-        for i, depth in enumerate((1, 1, 2, 1))
-    ],
-)
-backbone = dict(model="s3", model_args=dict(arch=arch), pretrained=None, drop_path_rate=0.0)
-loading = dict(num_workers=0, persistent_workers=False)
-"""
+# As a user would write it: what differs from a shipped config.
 DETECTOR = """
 _base_ = {base!r}
-""" + ARCH + """
-bbox_head, rcnn = _base_.model.roi_head.bbox_head, _base_.model.train_cfg.rcnn
-for head, stage in zip(bbox_head, rcnn):
-    head.update(num_shared_convs=1, in_channels=32, conv_out_channels=32, fc_out_channels=64)
-    stage.sampler.num = 32
-model = dict(
-    backbone=backbone,
-    neck=dict(in_channels=[24, 48, 96, 192], out_channels=32),
-    rpn_head=dict(in_channels=32, feat_channels=32, anchor_generator=dict(scales=[4])),
-    roi_head=dict(
-        bbox_roi_extractor=dict(out_channels=32),
-        bbox_head=bbox_head,
-        mask_roi_extractor=dict(out_channels=32),
-        mask_head=dict(num_convs=1, in_channels=32, conv_out_channels=32),
-    ),
-    train_cfg=dict(rpn_proposal=dict(nms_pre=200, max_per_img=64), rcnn=rcnn),
-    test_cfg=dict(rpn=dict(nms_pre=200, max_per_img=64), rcnn=dict(score_thr=0.0)),
-)
-load, annotations = dict(type="LoadImageFromFile"), dict(type="LoadAnnotations", with_bbox=True, with_mask=True)
-resize = dict(type="Resize", scale=(128, 96), keep_ratio=True)
-train_pipeline = [load, annotations, resize, dict(type="RandomFlip", prob=0.5), dict(type="PackDetInputs")]
-keys = ("img_id", "img_path", "ori_shape", "img_shape", "scale_factor")
-test_pipeline = [load, resize, annotations, dict(type="PackDetInputs", meta_keys=keys)]
-train_dataloader = dict(**loading, dataset=dict(pipeline=train_pipeline, filter_cfg=dict(min_size=8)))
-val_dataloader = dict(**loading, dataset=dict(pipeline=test_pipeline))
-test_dataloader = dict(**loading, dataset=dict(pipeline=test_pipeline))
 train_cfg = dict(max_epochs={epochs}, val_interval={epochs})
 param_scheduler = [dict(type="LinearLR", start_factor=0.1, by_epoch=False, begin=0, end=4)]
-optim_wrapper = dict(optimizer=dict(lr=1e-3))
 default_hooks = dict(logger=dict(interval=1), checkpoint=dict(interval={epochs}))
-del arch, backbone, loading, bbox_head, rcnn, head, stage, load, annotations, resize, keys
 """
 SEGMENTER = """
 _base_ = {base!r}
-""" + ARCH + """
-model = dict(
-    data_preprocessor=dict(size=(64, 64)),
-    backbone=backbone,
-    decode_head=dict(in_channels=[24, 48, 96, 192], channels=32),
-    auxiliary_head=dict(in_channels=96, channels=16),
-)
-load, annotations, pack = dict(type="LoadImageFromFile"), dict(type="LoadAnnotations"), dict(type="PackSegInputs")
-crop = dict(type="RandomCrop", crop_size=(64, 64))
-train_pipeline = [load, annotations, crop, dict(type="RandomFlip", prob=0.5), pack]
-test_pipeline = [load, annotations, pack]
-scales = [dict(type="Resize", scale_factor=factor, keep_ratio=True) for factor in (0.5, 1.0)]
-flips = [dict(type="RandomFlip", prob=prob) for prob in (0.0, 1.0)]
-tta_pipeline = [load, dict(type="TestTimeAug", transforms=[scales, flips, [annotations], [pack]])]
-train_dataloader = dict(**loading, dataset=dict(pipeline=train_pipeline))
-val_dataloader = dict(**loading, dataset=dict(pipeline=test_pipeline))
-test_dataloader = dict(**loading, dataset=dict(pipeline=test_pipeline))
 train_cfg = dict(max_iters={iterations}, val_interval={iterations})
 param_scheduler = [dict(type="LinearLR", start_factor=0.1, by_epoch=False, begin=0, end=4)]
-optim_wrapper = dict(optimizer=dict(lr=3e-3))
 default_hooks = dict(logger=dict(interval=1), checkpoint=dict(interval={iterations}))
-del arch, backbone, loading, load, annotations, pack, crop, scales, flips
 """
 
 
 def write_config(path: Path, text: str, **numbers: int) -> Path:
-    shipped = "detection/cascade-mask-rcnn_s3-tiny_fpn_1x_coco" if text is DETECTOR else (
-        "segmentation/upernet_s3-tiny_160k_ade20k-512x512"
-    )  # fmt: skip
+    shipped = "detection/try_detection" if text is DETECTOR else "segmentation/try_segmentation"
     path.write_text(text.format(base=str(configs_dir() / f"{shipped}.py"), **numbers))
     return path
 
@@ -322,10 +259,10 @@ def test_segments_and_their_metric(segmenter: Trained, tmp_path: Path) -> None:
         assert Image.open(tmp_path / "pictures" / row["picture"]).size == (128, 96)
         assert sum(part["share"] for part in row["segments"]) == pytest.approx(1, abs=1e-3)
         for part in row["segments"]:
-            assert part["class"] == SEGMENTS[part["label"]]
+            assert part["class"] == SEGMENTS[part["label"] - 1]  # the masks have 0 for what is not judged
             assert part["share"] == pytest.approx((labels == part["label"]).mean(), abs=1e-4)
         for k in range(3):
-            ours, theirs = (labels == k) & (truth > 0), truth == k + 1
+            ours, theirs = (labels == k + 1) & (truth > 0), truth == k + 1
             both[k] += (ours & theirs).sum()
             either[k] += (ours | theirs).sum()
     code, said, errors = s3zoo("test_mm", segmenter.model, "--data", segmenter.data, "--work-dir", tmp_path / "test")
@@ -345,11 +282,111 @@ def test_several_scales_and_flips(segmenter: Trained, tmp_path: Path) -> None:
     assert results[0] != results[1] and results[1] > 0.5 * results[0]
 
 
+# Other doors
+
+
+@pytest.mark.parametrize("kind", ["detector", "segmenter"])
+def test_inferencers_know_the_classes(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """mmdet's and mmseg's own inferencers, from the two files alone, show the classes that were trained."""
+    from mmdet.apis import DetInferencer
+    from mmseg.apis import MMSegInferencer
+
+    trained: Trained = request.getfixturevalue(kind)
+    for name in ("config.py", "model.safetensors"):
+        shutil.copy(trained.model / name, tmp_path)
+    open_one, names = (DetInferencer, CLASSES) if kind == "detector" else (MMSegInferencer, SEGMENTS)
+    found = open_one(str(tmp_path / "config.py"), str(tmp_path / "model.safetensors"), device="cpu")
+    assert tuple(found.model.dataset_meta["classes"]) == tuple(found.visualizer.dataset_meta["classes"]) == names
+    assert len(found.visualizer.dataset_meta["palette"]) == len(names)
+    images = sorted(trained.data.rglob("*/val*/*.[jp][pn]g") if kind == "segmenter" else trained.data.glob("val2017/*"))
+    result = found(str(images[0]), return_datasamples=True, **({} if kind == "detector" else {"out_dir": ""}))
+    sample = result["predictions"][0] if kind == "detector" else result
+    predicted = sample.pred_instances.labels if kind == "detector" else sample.pred_sem_seg.data
+    assert predicted.numel() and int(predicted.max()) < len(names)
+
+
+@pytest.mark.parametrize("kind", ["detector", "segmenter"])
+def test_publishing(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """The repository is the folder with a card; it opens as the folder does, and shows what it finds on an image."""
+    from huggingface_hub import ModelCard
+
+    trained: Trained = request.getfixturevalue(kind)
+    tag = "object-detection" if kind == "detector" else "image-segmentation"
+    image = next(trained.data.rglob("*.png" if kind == "segmenter" else "*.jpg"))
+    words = [trained.run, "--out", tmp_path / "out", "--title", "Shapes", "--license", "mit", "--sample", image]
+    code, said, errors = s3zoo("publish", *words)
+    assert code == 0 and f"s3zoo predict_mm {tmp_path / 'out'}" in said, errors
+    card = ModelCard.load(tmp_path / "out" / "README.md")
+    assert card.data.license == "mit" and card.data.pipeline_tag == tag
+    names = CLASSES if kind == "detector" else SEGMENTS
+    assert "# Shapes" in card.text and ", ".join(names) in card.text and "](sample.png)" in card.text
+    assert ("coco/bbox_mAP" if kind == "detector" else "mIoU") in card.text
+    assert Image.open(tmp_path / "out/sample.png").size == (128, 96)
+    from s3zoo.transfer.mm.folder import load_detector
+
+    ours, theirs = load_detector(trained.model), load_detector(tmp_path / "out")
+    assert all(torch.equal(theirs.state_dict[name], value) for name, value in ours.state_dict.items())
+    code, _, errors = s3zoo("publish", trained.run, "--dry-run", "--question", "why?")
+    assert code == 2 and "--question belongs to" in errors
+
+
+@pytest.mark.parametrize("name", ["try_detection", "try_segmentation"])
+def test_drawn_shapes_are_learned_from_another_network(name: str, tmp_path: Path) -> None:
+    """`s3zoo train_mm try_…` draws its data; a network of one's own brings weights, channels and strides."""
+    import timm
+
+    from s3zoo.artefact import save_model
+    from s3zoo.transfer.mm.folder import load_detector
+
+    block = dict(window_size=4, num_heads=1, head_dim=8, mlp_ratio=1.0)
+    stages = [dict(embed_dim=dim, blocks=[block]) for dim in (16, 24, 40)]
+    arch = dict(schema_version=1, family="s3", stages=stages, patch_size=2)
+    torch.manual_seed(1)
+    network = timm.create_model("s3", arch=arch, img_size=32, num_classes=3)
+    save_model(tmp_path / "mine" / "model", network)
+    steps = ["train_cfg.max_epochs=1"] if "detection" in name else ["train_cfg.max_iters=2", "train_cfg.val_interval=2"]
+    steps += ["drawn_shapes.train=4", "drawn_shapes.val=2", "optim_wrapper.optimizer.lr=0"]
+    words = ["--backbone", tmp_path / "mine", "--work-dir", tmp_path / "run", "--cfg-options", *steps]
+    code, said, errors = s3zoo("train_mm", name, *words)
+    assert code == 0, errors
+    exported = load_detector(tmp_path / "run" / "model")
+    backbone = exported.state_dict["backbone.model.patch_embed.proj.weight"]
+    assert torch.equal(backbone, network.patch_embed.proj.weight)  # brought along, and not moved at this rate
+    model = exported.cfg.model
+    if "detection" in name:
+        assert model.neck.in_channels == [16, 24, 40]
+        assert model.rpn_head.anchor_generator.strides == [2, 4, 8, 16, 32]
+        assert model.roi_head.bbox_roi_extractor.featmap_strides == [2, 4, 8, 16]
+        val = json.loads((tmp_path / "run/shapes/annotations/instances_val2017.json").read_text())
+        assert len(val["images"]) == 2 and len(list((tmp_path / "run/shapes/train2017").iterdir())) == 4
+        assert exported.dataset_meta["classes"] == CLASSES
+    else:
+        assert model.decode_head.in_channels == [16, 24, 40] and model.auxiliary_head.in_channels == 40
+        assert exported.dataset_meta["classes"] == SEGMENTS
+
+
+def test_no_network_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Hub's client would ask six times, with half a minute of pauses."""
+    import time
+
+    from s3zoo.transfer.mm import S3ZooBackbone
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    for network in ("s3_tiny", "resnet18", "swin_tiny_patch4_window7_224"):
+        backbone = S3ZooBackbone(model=network, pretrained=True)
+        start = time.monotonic()
+        with pytest.raises((ValueError, FileNotFoundError), match="is not in the cache and could not be fetched"):
+            backbone.init_weights()
+        assert time.monotonic() - start < 5
+
+
 # Mistakes
 
 
 def test_a_wrong_folder_is_answered_with_what_is_read_there(tmp_path: Path) -> None:
-    name = "cascade-mask-rcnn_s3-tiny_fpn_1x_coco"
+    name = COCO
     (tmp_path / "mine" / "val2017").mkdir(parents=True)
     (tmp_path / "mine" / "val2017" / "1.jpg").touch()
     code, said, errors = s3zoo("train_mm", name, "--data", tmp_path / "mine", "--work-dir", tmp_path / "run")
@@ -376,7 +413,7 @@ def test_a_wrong_folder_is_answered_with_what_is_read_there(tmp_path: Path) -> N
         (["train_mm", "SHAPES", "--data", "DATA", "--classes", "disc,box", "--work-dir", "SHAPES"], "which is a file"),
         (["train_mm", "SHAPES", "--cfg-options", "modle.backbone.model=s3_small"], "did you mean 'model'"),
         (["train_mm", "SHAPES", "--cfg-options", "model.backbon.model=s3_small"], "did you mean 'model.backbone'"),
-        (["train_mm", "SHAPES", "--data", "DATA"], "80 classes such as 'person', .* --classes disc,box"),
+        (["train_mm", COCO, "--data", "DATA"], "80 classes such as 'person', .* --classes disc,box"),
         (["train_mm", "SHAPES", "--data", "DATA", "--classes", "disc,disc"], "different names"),
         (["train_mm", "SHAPES", "--data", "DATA", "--classes", "disc", "--amp", "--work-dir", "NEW"], "needs a GPU"),
         (["test_mm", "SHAPES"], "give a config and its checkpoint"),
@@ -389,7 +426,10 @@ def test_a_wrong_folder_is_answered_with_what_is_read_there(tmp_path: Path) -> N
         (["predict_mm", "FOLDER", "SHAPES", "--out", "SHAPES"], "--out is '.*', which is a file"),
         (["predict_mm", "FOLDER", "SHAPES", "--out", "NEW", "--threshold", "30"], "from 0 to 1"),
         (["predict_mm", "FOLDER", "SHAPES", "--out", "NEW", "--device", "tpu"], "must be 'auto', 'cpu' or 'cuda'"),
-        (["predict_mm", "SHAPES", "CHECKPOINT", "SHAPES", "--out", "NEW"], "the classes it was trained with"),
+        (
+            ["predict_mm", "SHAPES", "CHECKPOINT", "SHAPES", "--out", "NEW", "--classes", "a"],
+            "the classes it was trained with",
+        ),
     ],
 )
 def test_mistakes(words: list[str], complaint: str, detector: Trained, tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ import pytest
 
 import s3zoo
 from s3zoo import cli, doctor, paths
+from s3zoo.search.config import SearchRun
+from s3zoo.training.config import load_config, overridden
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -113,8 +115,11 @@ def failing(error: BaseException):
     [
         (ValueError("embed_dim is 7;\n  use a multiple of 8."), 2, "s3zoo: embed_dim is 7; use a multiple of 8.\n"),
         (FileNotFoundError("there is no x.json: name one"), 2, "s3zoo: there is no x.json: name one\n"),
-        (NotADirectoryError(20, "Not a directory", "a/b"), 2, "s3zoo: 'a/b' cannot be, as a part of it is a file and no"
-         " folder; give another path.\n"),
+        (
+            NotADirectoryError(20, "Not a directory", "a/b"),
+            2,
+            "s3zoo: 'a/b' cannot be, as a part of it is a file and no folder; give another path.\n",
+        ),
         (NotADirectoryError(), 2, "s3zoo: NotADirectoryError\n"),
         (KeyboardInterrupt(), 130, "s3zoo: interrupted\n"),
     ],
@@ -261,6 +266,24 @@ def test_the_api_reference_is_up_to_date() -> None:
     generator = runpy.run_path(str(ROOT / "docs/generate_api.py"))
     assert (ROOT / "docs/api.md").read_text() == generator["api"]()
     assert "`effective(img_size: int | tuple[int, int]) -> Arch`" in (ROOT / "docs/api.md").read_text()
+
+
+def test_every_setting_has_an_effect(capsys: pytest.CaptureFixture[str]) -> None:
+    """On the page (if it is old: `make zoo`) and in `s3zoo search CONFIG --show`: every key that --set knows."""
+    generator = runpy.run_path(str(ROOT / "docs/generate_api.py"))
+    page = (ROOT / "docs/settings.md").read_text()
+    assert page == generator["settings"]()
+    rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| `")]
+    assert len(rows) > 200 and all(len(row) == 3 and len(row[2]) > 5 for row in rows)
+    assert cli.main(["search", "debug_s3", "--set", "supernet.lr=0.125", "--show"]) == 0
+    said = capsys.readouterr().out
+    keys = [row[0].strip("| `") for row in rows[: said.count(" = ")]]
+    for key in keys:
+        assert f"\n{key} = " in f"\n{said}"
+    assert "supernet.lr = 0.125  (default: 0.001)" in said
+    run = load_config("debug_s3", SearchRun, "search")
+    for key in ("arch_search.parents", "final.train.epochs", "data.mixup", "seed"):
+        assert key in keys and overridden(run, [f"{key}=7" if key != "data.mixup" else f"{key}=0.5"]) != run
 
 
 def test_notice_has_a_row_for_every_source_of_weights() -> None:

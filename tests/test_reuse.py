@@ -1,6 +1,8 @@
 """A finished run's supernet: searched again under another budget, cut into networks."""
 
+import dataclasses
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from s3zoo.arch import Arch
 from s3zoo.search.budget import Budget
 from s3zoo.search.config import SearchRun
 from s3zoo.search.extract import choose
+from s3zoo.search.published import FinishedRun
 from s3zoo.training.config import from_dict, load_config, to_dict
 from s3zoo.training.registry import names
 
@@ -35,6 +38,34 @@ def test_an_extracted_winner_is_the_one_that_the_run_exported(run: Path, tmp_pat
     assert all(torch.equal(own[name], extracted[name]) for name in own)
     model = timm.create_model(f"local-dir:{tmp_path}", pretrained=True)
     assert model.pretrained_cfg["label_names"] == [str(digit) for digit in range(10)]
+
+
+def test_all_networks_come_out_of_one_file(run: Path, tmp_path: Path, capsys) -> None:
+    """`publish RUN --supernet`: what is loaded with arch=… is what the supernet extracts, bit for bit."""
+    finished = FinishedRun(run)
+    code = cli.main(["publish", str(run), "--supernet", "--license", "mit", "--out", str(tmp_path / "out")])
+    if finished.space.family == "glit":  # batch norms, and heads that are global or local
+        assert code == 2 and "s3zoo extract" in capsys.readouterr().err
+        return
+    assert code == 0
+    supernet, rng = finished.supernet(torch.device("cpu")), random.Random(0)
+    images = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    archs = [finished.space.smallest(), finished.space.largest(), *(finished.space.sample(rng) for _ in range(4))]
+    for arch in archs:
+        model = timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True, arch=arch.to_dict()).eval()
+        expected = supernet.extract(arch).eval()
+        assert model.state_dict().keys() == expected.state_dict().keys()
+        assert torch.equal(model(images), expected(images))
+    largest = timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True)
+    assert largest.arch == finished.space.largest().effective(8)
+    other = timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True, arch=archs[2].to_dict(), num_classes=3)
+    assert other(images).shape == (2, 3)
+    stage = dataclasses.replace(archs[1].stages[0], embed_dim=archs[1].stages[0].embed_dim + 1)
+    foreign = dataclasses.replace(archs[1], stages=(stage, *archs[1].stages[1:]))
+    with pytest.raises(ValueError, match="is not in the space"):
+        timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True, arch=foreign.to_dict())
+    card = (tmp_path / "out/README.md").read_text()
+    assert "The whole supernet of space" in card and "arch = {" in card
 
 
 def test_it_is_searched_again_without_training_and_with_the_scores_it_has(run: Path, tmp_path: Path, capsys) -> None:

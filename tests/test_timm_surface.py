@@ -134,6 +134,28 @@ def shapes(model: nn.Module) -> dict[str, torch.Size]:
     return {name: value.shape for name, value in model.state_dict().items()}
 
 
+@pytest.mark.parametrize("family", ["autoformer", "glit", "glit_conv2d", "glit_area"])
+def test_any_size_is_padded_to_whole_patches(family: str) -> None:
+    model: Any = small(family, dynamic_img_size=True).eval()
+    side = model.patch_size
+    x = torch.randn(2, 3, 2 * side + 1, 3 * side - 1)
+    padded = torch.zeros(2, 3, 3 * side, 3 * side)
+    padded[:, :, : x.shape[2], : x.shape[3]] = x
+    with torch.no_grad():
+        assert torch.equal(model(x), model(padded)) and model(x[..., :1, :1]).shape == (2, 10)
+
+
+@families
+def test_channels_last(family: str) -> None:
+    model = small(family).eval()
+    other = copy.deepcopy(model).to(memory_format=torch.channels_last)
+    found = other(images().to(memory_format=torch.channels_last))
+    assert torch.allclose(found, model(images()), atol=1e-4)
+    found.sum().backward()
+    assert all(p.grad is None or p.grad.shape == p.shape for p in other.parameters())
+    assert all(torch.equal(a, b) for a, b in zip(other.state_dict().values(), model.state_dict().values(), strict=True))
+
+
 # What timm knows about a model
 
 

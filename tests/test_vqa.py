@@ -595,6 +595,25 @@ def test_a_model_comes_back_in_a_fresh_process(trained, tmp_path):
     assert rows == [f"{value:6.1%}  {answer}" for value, answer in expected]
 
 
+def test_publishing(trained, tmp_path, capsys):
+    """The repository is the folder with a card, and with an answer if an image and a question are given."""
+    from huggingface_hub import ModelCard
+
+    root, folder = trained
+    image = root / "train2014" / "COCO_train2014_000000000001.jpg"
+    words = [str(folder), "--out", str(tmp_path / "out"), "--license", "mit", "--sample", str(image)]
+    assert cli.main(["publish", *words]) == 2 and "--question" in capsys.readouterr().err
+    assert cli.main(["publish", *words, "--question", "what color is it?"]) == 0
+    assert f"s3zoo vqa ask {tmp_path / 'out'}" in capsys.readouterr().out
+    card = ModelCard.load(tmp_path / "out" / "README.md")
+    assert (card.data.license, card.data.pipeline_tag) == ("mit", "visual-question-answering")
+    network, _, answers, _ = vqa_model.load(tmp_path / "out")
+    pairs = zip(network.parameters(), vqa_model.load(folder)[0].parameters(), strict=True)
+    assert all(torch.equal(ours, theirs) for ours, theirs in pairs)
+    assert "what color is it?" in card.text and all(answer in card.text for answer in answers)
+    assert (tmp_path / "out" / "sample.png").is_file() and "| accuracy (%) |" in card.text
+
+
 def test_a_damaged_model_is_not_read(trained, tmp_path):
     _, folder = trained
     flipped = bytearray((folder / "model.safetensors").read_bytes())

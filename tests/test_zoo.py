@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -49,6 +51,15 @@ def test_the_readme_has_the_same_table(rows: list[dict[str, Any]]) -> None:
         for r in rows
     ]  # fmt: skip
     assert found == known
+
+
+def test_the_table_needs_no_torch(rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    """It comes out of a file, which says what the built networks do."""
+    assert zoo.LISTED.read_text() == zoo.listing(rows), "write it again with `make zoo`"
+    code = "import sys; from s3zoo import cli; cli.main(['zoo']); print(sorted({'torch', 'timm'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    *lines, imported = done.stdout.splitlines()
+    assert imported == "[]" and {line.split()[0] for line in lines[1:]} == NAMES
 
 
 def test_the_command_prints_and_writes(tmp_path: Path, monkeypatch, capsys) -> None:
@@ -159,6 +170,17 @@ def column(browser: Any, key: str) -> list[str]:
 
 def click(browser: Any, selector: str) -> None:
     browser.find_element("css selector", selector).click()
+
+
+def test_no_width_cuts_the_table(browser: Any) -> None:
+    for width in (360, 1000, 1184, 1185, 1200, 1201, 1280, 1366, 1440, 1920, 2560):
+        screen = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+        shown, whole = browser.execute_script(
+            "const box = document.querySelector('#zoo').parentElement; return [box.clientWidth, box.scrollWidth]"
+        )
+        assert whole <= shown, width
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def test_in_a_browser(browser: Any) -> None:

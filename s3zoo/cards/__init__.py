@@ -28,12 +28,13 @@ from s3zoo.picture import draw, feature_map, genes
 
 __all__ = ["Facts", "files", "paper_figures", "registered", "registered_names", "render", "weights_source"]
 
-PICTURE = "genome.svg"
+PICTURE, SAMPLE = "genome.svg", "sample.png"
 # Identifiers of the Hub; a licence that is not among them goes by "other".
 LICENCES = (
     "apache-2.0", "mit", "bsd-2-clause", "bsd-3-clause", "gpl-3.0", "cc0-1.0", "cc-by-4.0", "cc-by-sa-4.0",
     "cc-by-nc-4.0", "cc-by-nc-sa-4.0", "openrail", "other", "unknown",
 )  # fmt: skip
+SHOWN = 20  # classes by name
 METRICS = {"top1": "top-1 accuracy (%)", "top5": "top-5 accuracy (%)"}
 
 
@@ -49,9 +50,10 @@ def render(config: dict[str, Any], repo_id: str | None = None) -> str:
     facts = Facts(config, repo_id)
     sections = [
         f"# {facts.title}\n\n{_what(facts)}\n\n![The genome, a column per block]({PICTURE})",
-        _table("Size", "", ("", ""), _sizes(facts)),
+        table("Size", "", ("", ""), _sizes(facts)),
         _measured(facts),
         _published(facts),
+        sample(facts.config["s3zoo"].get("sample")),
         _genome(facts),
         _search(facts),
         _use(facts),
@@ -101,6 +103,11 @@ def _what(facts: Facts) -> str:
     if facts.provenance:
         made = {"search": "found by a search", "train": "trained"}.get(facts.provenance.get("kind", ""), "stored")
         text += f" Network `{facts.arch.key}`, {made} with s3zoo {facts.config['s3zoo'].get('version', '')}."
+    if space := facts.space:
+        text += (
+            f" The whole supernet of space `{space.name}`: {space.size():,} networks in one file, of which this is the"
+            " largest; `arch` chooses another (see Use)."
+        )
     if facts.plain:
         text += " In timm's own layout: plain timm loads it, s3zoo is not needed."
     return text
@@ -120,7 +127,13 @@ def _sizes(facts: Facts) -> list[tuple[str, str]]:
     cfg = facts.cfg
     scaled = f"mean {_numbers(cfg['mean'])}, std {_numbers(cfg['std'])}"
     rows.append(("Input", f"{chans} x {height} x {width}; {scaled}, {cfg['interpolation']}, crop {cfg['crop_pct']}"))
-    rows.append(("Classes", f"{facts.config['num_classes']:,}"))
+    rows.append(
+        ("Classes", named(facts.config["num_classes"], facts.config.get("label_names") or cfg.get("label_names")))
+    )
+    if took := facts.config["s3zoo"].get("latency"):
+        rows.append(
+            ("Latency", "{ms:.3g} ms an image on {device}, {threads} thread, batch {batch}, {runtime}".format(**took))
+        )
     if facts.config["s3zoo"].get("sha256"):
         rows.append(("sha256 of the weights", f"`{facts.config['s3zoo']['sha256']}`"))
     return rows
@@ -134,7 +147,7 @@ def _measured(facts: Facts) -> str:
         metric = METRICS.get(m["metric"], m["metric"])
         rows.append((title, m["split"], metric, f"{m['value']:.2f}", interval, m.get("images", "")))
     note = "Measured by the run that produced these weights; 95 % intervals are Wilson's."
-    return _table("Measured", note, ("Data", "Split", "Metric", "Value", "95 % interval", "Images"), rows)
+    return table("Measured", note, ("Data", "Split", "Metric", "Value", "95 % interval", "Images"), rows)
 
 
 def _published(facts: Facts) -> str:
@@ -151,7 +164,7 @@ def _published(facts: Facts) -> str:
     whose = sources[paper["source"]]["whose"]
     note = f"Published for {paper['name']}, **not measured by this project**. {whose}: {', '.join(printed)}."
     note += f" {paper['caveat']}" if "caveat" in paper else ""
-    return _table("Published results", note, ("Data", "Metric", "Value", "Source", "Setting"), rows)
+    return table("Published results", note, ("Data", "Metric", "Value", "Source", "Setting"), rows)
 
 
 def _genome(facts: Facts) -> str:
@@ -163,14 +176,14 @@ def _genome(facts: Facts) -> str:
             rows.append((f"{i + 1}", where, f"{len(list(same))}", f"{stage.embed_dim}", *values))
     head = ("Stage", "Map", "Blocks", "embed_dim", *genes(arch.stages[0].blocks[0]))
     extra = f", stem_depth {arch.stem_depth}" if facts.family.has_stem_depth else ""
-    return _table("Genome", f"Key `{arch.key}`, patch_size {arch.patch_size}{extra}.", head, rows)
+    return table("Genome", f"Key `{arch.key}`, patch_size {arch.patch_size}{extra}.", head, rows)
 
 
 def _search(facts: Facts) -> str:
     if facts.provenance:
         title = "How it was trained" if facts.provenance.get("kind") == "train" else "How it was found"
         steps = _trajectory(facts.provenance.get("trajectory") or [])
-        return _table(title, "", ("", ""), _origin(facts)) + (f"\n\n{steps}" if steps else "")
+        return table(title, "", ("", ""), _origin(facts)) + (f"\n\n{steps}" if steps else "")
     if not facts.paper:
         return ""
     text = facts.family.found.format(name=facts.name.removesuffix("_384"))
@@ -234,7 +247,7 @@ def _trajectory(visited: list[dict[str, Any]]) -> str:
         spans = [" to ".join(quantity(v) for v in step[m]) if step.get(m) else "" for m in ("params", "macs")]
         rows.append((step.get("space", ""), f"{step.get('size', 0):.3g}", *spans, "; ".join(moved) or "-"))
         before = choices
-    return _table("", "Search spaces visited:", ("Space", "Networks", "Parameters", "MACs", "Changes"), rows)
+    return table("", "Search spaces visited:", ("Space", "Networks", "Parameters", "MACs", "Changes"), rows)
 
 
 def _use(facts: Facts) -> str:
@@ -242,6 +255,11 @@ def _use(facts: Facts) -> str:
     if facts.plain:
         parts = ["## Use", "timm is all that is needed."]
     parts.append(f"```python\n{snippet(facts)}\n```")
+    if facts.space:
+        name = f"hf-hub:{facts.repo_id}" if facts.repo_id else "local-dir:."
+        smallest = json.dumps(facts.space.smallest().to_dict())
+        code = f"arch = {smallest}\nmodel = timm.create_model({name!r}, pretrained=True, arch=arch)"
+        parts.append(f"Any other network of the space, here the smallest:\n\n```python\n{code}\n```")
     if not facts.own and weights_source(facts.cfg) == TO_CONVERT:
         parts.append(
             "The authors' weights are behind a link that cannot be fetched automatically: get the file, run "
@@ -341,6 +359,12 @@ def _sources(facts: Facts) -> str:
 # Text
 
 
+def named(count: int, names: Sequence[str] | None) -> str:
+    """How many classes there are, and the first of them by name."""
+    shown = ", ".join((names or [])[:SHOWN]) + (", …" if names and len(names) > SHOWN else "")
+    return f"{count:,}: {shown}" if shown else f"{count:,}"
+
+
 def _duration(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
@@ -355,7 +379,14 @@ def _numbers(values: Any) -> str:
     return "(" + ", ".join(f"{value:.4g}" for value in values) + ")"
 
 
-def _table(title: str, note: str, head: tuple[str, ...], rows: Sequence[tuple[Any, ...]]) -> str:
+def sample(found: dict[str, Any] | None) -> str:
+    """What a model says of an image that was given when it was published."""
+    if not found:
+        return ""
+    return table("Sample", f"![The image that was asked about]({SAMPLE})", tuple(found["head"]), found["rows"])
+
+
+def table(title: str, note: str, head: tuple[str, ...], rows: Sequence[tuple[Any, ...]]) -> str:
     """A section with a table; nothing if it has no rows."""
     if not rows:
         return ""

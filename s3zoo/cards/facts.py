@@ -14,6 +14,7 @@ from s3zoo import cost
 from s3zoo.arch import Arch
 from s3zoo.families import FAMILIES, Family
 from s3zoo.models import ENTRYPOINTS, model_names
+from s3zoo.space import Space
 
 # By the names that runs and papers use: title, the terms of the images, and where it exists the id on the Hub.
 DATASETS: dict[str, tuple[str, str, str | None]] = {
@@ -91,6 +92,12 @@ class Facts:
         return Arch.parse(self.config["s3zoo"]["arch"] if self.plain else self.config["model_args"]["arch"])
 
     @property
+    def space(self) -> Space | None:
+        """Of a supernet, the space of its networks."""
+        found = self.config["s3zoo"].get("supernet")
+        return Space.from_dict(found) if found else None
+
+    @property
     def family(self) -> Family:
         return FAMILIES[self.arch.family]
 
@@ -120,6 +127,8 @@ class Facts:
 
     @property
     def title(self) -> str:
+        if given := self.config["s3zoo"].get("title"):
+            return given
         if self.repo_id:
             return self.repo_id.rpartition("/")[2]
         if self.generic:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from timm.layers import (
     ClassifierHead,
     global_pool_nlc,
@@ -279,7 +280,8 @@ class Hierarchical(ZooModel):
 
 @register_notrace_module  # reason: the checks read the actual size
 class PatchGrid(nn.Module):
-    """Images to a grid of tokens (B, h, w, C), of the size the network is built for unless `dynamic`."""
+    """Images to a grid of tokens (B, h, w, C), of the size the network is built for, or of any size if `dynamic`: it is
+    padded with zeros to whole patches."""
 
     def __init__(
         self, img_size: Any, patch_size: int, in_chans: int, embed_dim: int, dynamic: bool, device=None, dtype=None
@@ -303,15 +305,12 @@ class PatchGrid(nn.Module):
         height, width = x.shape[2], x.shape[3]
         if self.dynamic:
             if height % self.patch_size or width % self.patch_size:
-                raise ValueError(
-                    f"The input is {height} x {width}, but both sides must be multiples of the patch size "
-                    f"{self.patch_size}; resize the images."
-                )
+                x = F.pad(x, [0, -width % self.patch_size, 0, -height % self.patch_size])
         elif height != self.img_size[0] or width != self.img_size[1]:
             raise ValueError(
                 f"The input is {height} x {width}, but the model is built for {self.img_size[0]} x "
                 f"{self.img_size[1]}; resize the images, call set_input_size((height, width)), or build the model with "
-                "this img_size or with dynamic_img_size=True."
+                "this img_size, or with dynamic_img_size=True, which takes any size."
             )
         return self.proj(x).permute(0, 2, 3, 1)  # (B, h, w, C)
 

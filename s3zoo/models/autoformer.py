@@ -126,7 +126,7 @@ class AutoFormer(Plain):
         global_pool: "avg" (over the patch tokens), "token" (the class token), "max", "avgmax" or "" (none).
         drop_rate: dropout before the classifier.
         drop_path_rate: stochastic depth of the last block; it rises linearly from 0 at the first.
-        dynamic_img_size: take any input size and resize the position embedding to it.
+        dynamic_img_size: take any input size, padded to whole patches, and resize the position embedding to it.
     """
 
     family = "autoformer"

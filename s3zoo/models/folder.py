@@ -88,11 +88,15 @@ class Kind:
         tensors: Mapping[str, Tensor],
         config: dict[str, Any],
         texts: Mapping[str, str] | None = None,
+        header: Mapping[str, str] | None = None,
     ) -> Path:
-        """Write weights, further files and config, which gets their sha256; a kill leaves the old folder or the new."""
+        """Write weights, further files and config, which gets their sha256; a kill leaves the old folder or the new.
+
+        `header` is what the file of weights says of itself (see `save_tensors`).
+        """
         folder, texts = new_folder(folder), texts or {}
         with replacing_files(folder, (*self.files, *(name for name in texts if name not in self.files), CONFIG)) as new:
-            save_tensors(tensors, new / WEIGHTS)
+            save_tensors(tensors, new / WEIGHTS, header)
             for name, text in texts.items():
                 (new / name).write_text(text, encoding="utf-8")
             sums = {name: sha256(new / name) for name in self.files}
@@ -139,13 +143,16 @@ def new_folder(folder: str | Path) -> Path:
     return folder
 
 
-def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Clones: a subnet is a view of its supernet's storage, and safetensors takes neither views nor shared tensors."""
+def save_tensors(tensors: Mapping[str, Tensor], path: Path, header: Mapping[str, str] | None = None) -> None:
+    """Clones: a subnet is a view of its supernet's storage, and safetensors takes neither views nor shared tensors.
+
+    The header has one key: with more, the bytes vary between runs.
+    """
     copies = {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
     }
     try:
-        save_file(copies, path, metadata={"format": "pt"})  # one key: with more, the bytes vary between runs
+        save_file(copies, path, metadata=dict(header or {"format": "pt"}))
     except SafetensorError as error:
         code = re.search(r"os error (\d+)", str(error))  # a full disk, say: the caller knows OSErrors
         if code is None:

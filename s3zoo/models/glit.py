@@ -281,7 +281,7 @@ class GLiT(Plain):
         as_printed: Swish in the MLP (Eq. 3) and a batch norm before the gate of the convolution module, too ("each
             convolutional layer is followed by normalization", 3.1.1), in place of the released code's GELU and one
             norm. The last pointwise convolution has no norm in either, and the dropouts have no printed rate.
-        dynamic_img_size: take any multiple of the patch size and resample the position embedding in `forward`.
+        dynamic_img_size: take any input size, padded to whole patches, and resize the position embedding to it.
     """
 
     family = "glit"

@@ -5,11 +5,29 @@ own axis (the corner rule). A module names the exceptions, spatial axes that are
 `center_cropped = {parameter name: axes}`.
 """
 
+from collections.abc import Iterable, Sequence
+
 import torch
 import torch.nn.functional as F
 from timm.layers import register_notrace_function
 from timm.layers import trunc_normal_ as timm_trunc_normal_
 from torch import Tensor, nn
+
+
+def corner(small: Iterable[int], large: Iterable[int], centered: Sequence[int] = ()) -> tuple[slice, ...]:
+    """Where a smaller network's tensor lies in a larger one's; `centered` are the axes cropped around their centre."""
+    starts = [(whole - part) // 2 if axis in centered else 0
+              for axis, (part, whole) in enumerate(zip(small, large, strict=True))]  # fmt: skip
+    return tuple(slice(start, start + part) for start, part in zip(starts, small, strict=True))
+
+
+def centered_axes(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """Of each parameter of a model that has such axes."""
+    return {
+        f"{prefix}.{name}" if prefix else name: axes
+        for prefix, module in model.named_modules()
+        for name, axes in getattr(module, "center_cropped", {}).items()
+    }
 
 
 def trunc_normal_(tensor: Tensor, std: float = 0.02) -> Tensor:

@@ -5,6 +5,7 @@ first without looking at the second, and fall back to a pickle if it does not fi
 """
 
 import dataclasses
+import inspect
 import logging
 import math
 import warnings
@@ -14,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HTTPError, LocalEntryNotFoundError
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.layers import resample_abs_pos_embed
 from timm.models import PretrainedCfg, build_model_with_cfg, generate_default_cfgs, register_model
 from timm.models._builder import resolve_pretrained_cfg
-from timm.models._hub import download_from_hf
+from timm.models._hub import download_from_hf, hf_split
 from torch import Tensor, nn
 
 from s3zoo import cost
@@ -34,8 +36,10 @@ from s3zoo.models.folder import (
     read_network,
     section,
 )
+from s3zoo.models.layers import centered_axes, corner
 from s3zoo.models.official import read_checkpoint
 from s3zoo.models.plain import native_state_dict
+from s3zoo.space import Space
 
 _logger = logging.getLogger(__name__)
 
@@ -53,6 +57,11 @@ LARGEST_NEW = 1 << 26  # parameters that a network may have beyond those of its 
 PLAIN = "plain"  # the layout of weights whose layers are torch's own, see plain.py
 FOLDER = "timm.create_model('local-dir:<folder>', pretrained=True)"
 NOTHING_PUBLISHED = f"No weights of {{}} are published; use pretrained=False, or load a trained folder with {FOLDER}."
+
+NOT_FETCHED = (
+    "{} of {} is not in the cache and could not be fetched; connect to the Hub once, or name another cache with"
+    " cache_dir or HF_HUB_CACHE."
+)
 
 
 def fit_weights(
@@ -194,12 +203,7 @@ def _from_hub(cfg: PretrainedCfg, cache_dir: str | Path | None) -> Path:
     if not name.endswith(".safetensors"):
         raise ValueError(f"hf_hub_filename is {name!r}, but only safetensors are loaded from the Hub; name such a one.")
     try:
-        path = Path(download_from_hf(repo, name, cache_dir=cache_dir))
-    except LocalEntryNotFoundError as error:
-        raise FileNotFoundError(
-            f"{name} of {repo} is not in the cache and could not be fetched; connect to the Hub once, or name another"
-            " cache with cache_dir or HF_HUB_CACHE."
-        ) from error
+        path = fetch(repo, name, cache_dir)
     except EntryNotFoundError as error:
         raise ValueError(f"{repo} on the Hub has no {name}, and nothing else is loaded from there.") from error
     if cfg.source == "hf-hub" and not path.with_name(CONFIG).exists():  # timm has just read it, of another commit
@@ -207,11 +211,59 @@ def _from_hub(cfg: PretrainedCfg, cache_dir: str | Path | None) -> Path:
     return path
 
 
-def _layout(path: Path) -> Any:
-    """What the config beside a file of weights says of their layout."""
+def fetch(repo: str, name: str, cache_dir: str | Path | None = None) -> Path:
+    """A file of a Hub repository, from the cache or the Hub; where the Hub cannot be reached, that is said at once."""
+    check_reachable(repo, name, cache_dir)
+    try:
+        return Path(download_from_hf(repo, name, cache_dir=cache_dir))
+    except LocalEntryNotFoundError as error:
+        raise FileNotFoundError(NOT_FETCHED.format(name, repo)) from error
+
+
+def check_reachable(repo: str, name: str = WEIGHTS, cache_dir: str | Path | None = None) -> None:
+    """Ask the Hub once for a file that is not in the cache: its client asks six times, half a minute, with no network.
+
+    What the Hub answers, if it does, is the client's to judge.
+    """
+    repo, revision = hf_split(repo)
+    if try_to_load_from_cache(repo, name, cache_dir=cache_dir, revision=revision) is not None:
+        return
+    try:
+        get_hf_file_metadata(hf_hub_url(repo, name, revision=revision))
+    except HfHubHTTPError:
+        return
+    except (HTTPError, OSError) as error:
+        raise FileNotFoundError(NOT_FETCHED.format(name, repo)) from error
+
+
+def _said(path: Path, what: str) -> Any:
+    """What the config beside a file of weights says of them: their "layout", the space whose "supernet" they are."""
     config = read_json_object(path.with_name(CONFIG)) if path.with_name(CONFIG).is_file() else {}
     ours = config.get("s3zoo")
-    return ours.get("layout") if isinstance(ours, dict) else None
+    return ours.get(what) if isinstance(ours, dict) else None
+
+
+def _cut(
+    weights: dict[str, Tensor], path: Path, space: Any, arch: Arch, kind: type[ZooModel]
+) -> tuple[dict[str, Tensor], Arch]:
+    """A network's weights out of those of a supernet, by the corner rule, and its architecture as they are for it."""
+    args = dict(read_network(path.parent)["model_args"])
+    whole, searched = Arch.from_dict(args.pop("arch")), Space.from_dict(space)
+    inside = arch.effective(args["img_size"])
+    if inside != whole and not searched.contains(arch):
+        raise ValueError(
+            f"The architecture {arch.key} is not in the space {searched.name!r} whose supernet {str(path.parent)!r} is;"
+            f" draw one with its sample(), or give none for the largest."
+        )
+    known = inspect.signature(kind.__init__).parameters
+    twin = kind(inside, device="meta", **{key: value for key, value in args.items() if key in known})
+    axes, out = centered_axes(twin), {}
+    for name, target in twin.state_dict().items():
+        if name in weights and weights[name].ndim == target.ndim and not name.startswith(twin.classifier + "."):
+            out[name] = weights[name][corner(target.shape, weights[name].shape, axes.get(name, ()))]
+    head = {name: value for name, value in weights.items() if name.startswith(twin.classifier + ".")}
+    last = inside.stages[-1].embed_dim
+    return out | {name: value[:, :last] if value.ndim == 2 else value for name, value in head.items()}, inside
 
 
 _unverified: dict[str, bool] = {}  # sources of which nobody recorded a sha256, and whether that was said
@@ -270,7 +322,7 @@ def build(
     if cfg.source == "local-dir":  # timm has read its config without a look at what it asks for
         read_network(str(cfg.file))
     elif cfg.source == "hf-hub":
-        read_network(Path(download_from_hf(str(cfg.hf_hub_id), CONFIG, cache_dir=cache_dir)).parent)
+        read_network(fetch(str(cfg.hf_hub_id), CONFIG, cache_dir).parent)
     kwargs["arch"] = arch = Arch.parse(kwargs["arch"])
     out_indices = tuple(range(len(arch.stages))) if issubclass(model, Hierarchical) else 3
     feature_cfg = dict(out_indices=out_indices, flatten_sequential=True, feature_cls="getter")
@@ -282,7 +334,9 @@ def build(
     if pretrained and given.file and not given.state_dict:  # read here: timm would prefer averaged weights
         weights = read_checkpoint(given.file)
         _check_size(arch, weights, given.file)
-        if _layout(Path(given.file)) == PLAIN:
+        if space := _said(Path(given.file), "supernet"):
+            weights, kwargs["arch"] = _cut(weights, Path(given.file), space, arch, model)
+        if _said(Path(given.file), "layout") == PLAIN:
             fit = filter_fn
             filter_fn = lambda state, model: fit(native_state_dict(state, model), model)  # noqa: E731
         given = dataclasses.replace(given, source=None, file=None, state_dict=weights)

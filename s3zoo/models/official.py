@@ -184,22 +184,27 @@ def converted(
     target = folder / f"{name}.safetensors"
     if _record(target).items() >= {"url": url, "layout": LAYOUT_VERSION}.items():
         return target
-    source = folder / Path(urlparse(url).path).name
-    fetched = not source.is_file()
-    if fetched:
-        _download(url, source)
-    try:
-        published = read_checkpoint(source)
-    except ValueError:
-        if fetched:  # an error page, say: the next attempt must not find it
-            source.unlink()
-        raise
+    source = fetched(url, folder)
+    published = read_checkpoint(source)
     _logger.warning("The weights of %s are unverified: their authors publish no sha256.", url)
     state_dict = convert(published)
     record = json.dumps({"url": url, "layout": LAYOUT_VERSION, "sha256": sha256(source)}, sort_keys=True)
     with replacing(target) as temporary:
         save_file({k: v.contiguous().clone() for k, v in state_dict.items()}, temporary, metadata={"s3zoo": record})
     return target
+
+
+def fetched(url: str, cache_dir: str | Path | None = None) -> Path:
+    """The checkpoint at `url` in the cache, downloaded unless it lies there."""
+    path = Path(cache_dir or get_cache_dir()) / Path(urlparse(url).path).name
+    if not path.is_file():
+        _download(url, path)
+        try:
+            read_checkpoint(path)
+        except ValueError:  # an error page, say: the next attempt must not find it
+            path.unlink()
+            raise
+    return path
 
 
 def _record(path: Path) -> dict[str, Any]:

@@ -19,7 +19,6 @@ import torch
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError
 from timm.data import ImageNetInfo, infer_imagenet_subset, resolve_data_config
 from timm.models import PretrainedCfg, is_model, parse_model_name
-from timm.models._hub import download_from_hf
 from torch import Tensor, nn
 
 import s3zoo  # noqa: F401  (its models are timm's from here on)
@@ -34,7 +33,7 @@ from s3zoo.models.folder import (
     read_json_object,
     read_network,
 )
-from s3zoo.models.loading import find_weights
+from s3zoo.models.loading import fetch, find_weights
 from s3zoo.models.official import read_checkpoint
 
 TIMM_WEIGHTS = "pytorch_model.bin"  # as timm.models.save_for_hf calls them unless told otherwise
@@ -86,7 +85,7 @@ def described(spec: str) -> dict[str, Any]:
     if kind == "local-dir":
         return read_network(place)
     if kind == "hf-hub":
-        return _in_one_sentence(spec, lambda: read_network(Path(download_from_hf(place, CONFIG)).parent))
+        return _in_one_sentence(spec, lambda: read_network(fetch(place, CONFIG).parent))
     return {}
 
 
@@ -117,7 +116,7 @@ def open_model(spec: str, *, pretrained: bool = True, **options: Any) -> Any:
 def _checked_weights(name: str, config: dict[str, Any]) -> dict[str, Tensor]:
     """The weights of a network of timm's own: timm would look at no checksum, neither a recorded one nor a pickle's."""
     kind, place = parse_model_name(name)
-    path = Path(download_from_hf(place, WEIGHTS)) if kind == "hf-hub" else Path(place) / WEIGHTS
+    path = fetch(place, WEIGHTS) if kind == "hf-hub" else Path(place) / WEIGHTS
     if "sha256" in config.get("s3zoo", {}) and path.is_file():
         check_sums(path.parent, [WEIGHTS], config["s3zoo"]["sha256"])
     elif not path.is_file() and path.with_name(TIMM_WEIGHTS).is_file() and "s3zoo" not in config:
@@ -199,8 +198,8 @@ def read_weights(spec: str) -> tuple[dict[str, Tensor], tuple[int, ...] | None]:
 
 
 def _fetch(repository: str) -> Path:
-    with contextlib.suppress(EntryNotFoundError):
-        download_from_hf(repository, CONFIG)  # beside the weights, it has their sha256
+    with contextlib.suppress(EntryNotFoundError, FileNotFoundError):
+        fetch(repository, CONFIG)  # beside the weights, it has their sha256
     path = find_weights(PretrainedCfg(hf_hub_id=repository))
     assert path is not None
     return path

@@ -392,6 +392,22 @@ def check_official(state_dict: Mapping[str, Tensor], model: Any) -> None:
                 )
 
 
+def swin_arch(net: Any) -> Arch:
+    """The architecture of a Swin of timm's."""
+    stages = []
+    for layer in net.layers:
+        blocks = []
+        for block in layer.blocks:
+            side, other = block.window_size
+            heads = block.attn.num_heads
+            if side != other or block.attn.qkv.bias is None:
+                raise ValueError("timm's Swin with windows that are not square or without Q-K-V bias cannot be built.")
+            qkv = block.attn.qkv.weight.shape[0] // 3
+            blocks.append(S3Block(side, heads, qkv // heads, block.mlp.fc1.out_features / block.dim))
+        stages.append(Stage(layer.blocks[0].dim, tuple(blocks)))
+    return Arch("s3", tuple(stages), net.patch_embed.patch_size[0])
+
+
 def timm_model_args(arch: Arch) -> dict[str, Any]:
     """The arguments with which timm's `swin_s3_tiny_224` builds this architecture, where timm can."""
     dims = arch.embed_dims

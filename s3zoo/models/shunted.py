@@ -8,7 +8,7 @@ channels of the stem are no genes: they are the official code's constants. Nothi
 import math
 import re
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -40,6 +40,17 @@ class HeadConv(nn.Module):
     def reset_parameters(self) -> None:
         _normal_by_fan_out(self.weight, fan_out=9)
         nn.init.zeros_(self.bias)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        def convert(tensor: Tensor) -> Tensor:
+            try:
+                return fn(tensor)
+            except RuntimeError:  # channels_last, which torch asks five axes for volumes only
+                if tensor.ndim != 5:
+                    raise
+                return fn(tensor.flatten(0, 1)).view(tensor.shape)
+
+        return super()._apply(convert, recurse)
 
     def forward(self, x: Tensor) -> Tensor:
         weight = self.weight.flatten(0, 1)  # (h * d, 1, 3, 3)

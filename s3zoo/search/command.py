@@ -27,9 +27,7 @@ def main(argv: list[str] | None = None) -> int:
         description="Search a network: space search, supernet, architecture search, export. The same command resumes an"
         " interrupted run. Under torchrun the work is shared by all processes.",
     )
-    parser.add_argument(
-        "config", nargs="?", help="name of a config in configs/search, or a .py file (default: digits)"
-    )
+    parser.add_argument("config", nargs="?", help="name of a config in configs/search, or a .py file (default: digits)")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting, e.g. supernet.lr=1e-3"
     )
@@ -41,6 +39,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--from", dest="source", type=Path, metavar="RUN",
         help="instead of a config: search the supernet of this finished run again, with the scores it has",
+    )  # fmt: skip
+    parser.add_argument(
+        "--start", metavar="PLACE",
+        help="begin from weights that are there, and train a fifth of the epochs: the file of an official AutoFormer"
+        " supernet, a network (name, folder, hf-hub:…), the folder of a finished search",
+    )  # fmt: skip
+    parser.add_argument(
+        "--around", metavar="NETWORK",
+        help="search around this network's dimensions and below its parameters: a ViT, DeiT or Swin of timm, a name of"
+        " the zoo, a folder; it is trained beside the winner",
     )  # fmt: skip
     parser.add_argument("--out", type=Path, help="folder of the run (default: runs/<name of the config>)")
     parser.add_argument(
@@ -55,6 +63,7 @@ def main(argv: list[str] | None = None) -> int:
     )  # fmt: skip
     parser.add_argument("--no-report", action="store_true", help="write no report at the end; see `s3zoo report`")
     parser.add_argument("--dry-run", action="store_true", help="show what would be done; needs no data")
+    parser.add_argument("--show", action="store_true", help="list every setting with its value, default and effect")
     parser.add_argument("--list", action="store_true", help="show the configs; `s3zoo config NAME` shows one whole")
     arguments = parser.parse_args(argv)
     if arguments.list:
@@ -62,7 +71,22 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     settings = arguments.set + ([f"data.root={arguments.data}"] if arguments.data else [])
     settings += [f"arch_search.budgets={tuple(arguments.budget)!r}"] if arguments.budget else []
-    run = overridden(_config(arguments), settings)
+    config = _config(arguments)
+    if arguments.around:
+        from s3zoo.search.around import around  # torch is needed from here on
+
+        shape = [setting for setting in settings if setting.startswith("data.")]  # of which the limit depends
+        config = around(overridden(config, shape), arguments.around)
+    if arguments.start:
+        from s3zoo.search.start import started
+
+        config = started(config, arguments.start)
+    run = overridden(config, settings)
+    if arguments.show:
+        from s3zoo.training import settings as all_settings
+
+        print(all_settings.listing(run, SearchRun(name="")))
+        return 0
     if arguments.dry_run:
         print(plan(run, arguments.seeds))
         return 0

@@ -21,20 +21,20 @@ class ArchSearch:
 
     method: Literal["evolution", "random"] = "evolution"  # random: the baseline at equal evaluations
     budgets: tuple[str, ...] = ()  # one winner each, e.g. ("params<=5M", "1G<=macs<=1.3G"); none: one without limits
-    population: Annotated[int, Range(1, 10**6)] = 50
-    generations: Annotated[int, Range(1, 10**6)] = 20
-    parents: Positive = 10
-    crossover: Count = 25
-    mutation: Count = 25
-    p_depth: Share = 0.2
-    p_embed: Share = 0.2
-    p_block: Share = 0.4
+    population: Annotated[int, Range(1, 10**6)] = 50  # networks a generation
+    generations: Annotated[int, Range(1, 10**6)] = 20  # the first is random
+    parents: Positive = 10  # the best so far, from which new networks are made
+    crossover: Count = 25  # networks a generation with genes of two parents
+    mutation: Count = 25  # networks a generation with some genes of a parent drawn again; the rest are random
+    p_depth: Share = 0.2  # probability that a mutation draws the depth of a stage again
+    p_embed: Share = 0.2  # the same of its width
+    p_block: Share = 0.4  # the same of each block, as a whole
     racing: bool = False  # score on growing parts of the held-out images, drop candidates unlikely to become parents
     calibration_images: Positive = 1024  # for batch norms, where there are any
-    # Where a budget limits latency, a table is measured on this device, or read from the file of another one.
+    # Images at once where latency is measured
     latency_batch: Annotated[int, Range(1, 10**6)] = 1
-    latency_repeats: Annotated[int, Range(1, 10**6)] = 10
-    latency_table: str = ""
+    latency_repeats: Annotated[int, Range(1, 10**6)] = 10  # how often each block is timed
+    latency_table: str = ""  # file of a table that was measured on another device; empty: this one is
 
     def __post_init__(self) -> None:
         check(self)
@@ -66,7 +66,7 @@ class Controls:
 
     random: bool = False  # one drawn from the config's space
     random_search: bool = False  # the best of as many random networks as the search scored, in the same supernet
-    # One designed by hand: for each gene, depth and embed_dim a value, or one for each stage
+    # One designed by hand: for each gene, depth and embed_dim a value, or one for each stage; or an architecture's JSON
     designed: dict = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -77,6 +77,8 @@ class Controls:
 
     def designed_arch(self, space: Space) -> Arch:
         """The network designed by hand, of the family of this space."""
+        if "stages" in self.designed:
+            return Arch.from_dict(self.designed)
         genes = {name: value if isinstance(value, tuple | list) else (value,) * space.num_stages
                  for name, value in self.designed.items()}  # fmt: skip
         block = FAMILIES[space.family].block
@@ -101,10 +103,13 @@ class Controls:
 class SearchRun(Run):
     """Space search, supernet, architecture search, finish."""
 
-    space: Space = S3_INITIAL
-    # "glit": first the split into global and local heads, then the details of the blocks
+    space: Space = S3_INITIAL  # what is searched: a space by its name, or one built in a config of your own
+    # Phases of the search; "glit": first the split into global and local heads, then the details of the blocks
     hierarchy: Literal["none", "glit"] = "none"
     supernet: Train = field(default_factory=lambda: Train(sampling="sandwich", drop_path=0.2))
+    # Where the first supernet begins: the file of an official AutoFormer supernet, a network (name, folder, hf-hub:…)
+    # or the folder of a finished run; empty: from random weights
+    start: str = ""
     # File of an official AutoFormer supernet, or folder of a finished run: searched as it is, none is trained
     supernet_weights: str = ""
     space_search: SpaceSearch = field(default_factory=lambda: SpaceSearch(method="none"))
@@ -141,6 +146,11 @@ class SearchRun(Run):
 
     def _check_supernet_weights(self) -> None:
         given = self.supernet_weights
+        if self.start and (given or self.supernet.sharing != "entangled"):
+            raise ValueError(
+                f"start is {self.start!r}, but only a supernet that is trained, with supernet.sharing 'entangled',"
+                " begins somewhere; leave it, or supernet_weights."
+            )
         if not given:
             return
         official = FAMILIES[self.space.family].official

@@ -97,15 +97,22 @@ class Networks:
         self.supernet = run.supernet(self.ranks.device, args)
         self._images = functools.cache(lambda: ImageData(data, self.config.seed))
 
+    def write_whole(self, folder: Path) -> None:
+        """The whole supernet as a model folder, of which any network can be loaded."""
+        self._save(folder, self.supernet.whole(), {}, supernet=self.run.space)
+
     def write(self, arch: Arch, score: float | None, folder: Path) -> None:
         """A model folder, described as those that the run itself wrote."""
         model = self.supernet.extract(arch)
         if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules()):
             recalibrate(model, self._images().calibration_batches(self.config.arch_search.calibration_images))
         metrics = {} if score is None else {"held-out": {"top1": score, "images": self.config.data.holdout}}
+        self._save(folder, model, metrics)
+
+    def _save(self, folder: Path, model: nn.Module, metrics: dict[str, Any], **options: Any) -> None:
         record = provenance("search", self.config, self.run.folder, self.ranks, metrics=metrics)
         record |= {"space": self.run.space.name, "final": "inherit"}
         written = read_json(min(self.run.folder.glob("model*/config.json")), {"pretrained_cfg": dict})["pretrained_cfg"]
         kept = ("mean", "std", "crop_pct", "interpolation", "label_names")
         cfg = {key: written[key] for key in kept if key in written}
-        save_model(folder, model, provenance=record, pretrained_cfg=cfg)
+        save_model(folder, model, provenance=record, pretrained_cfg=cfg, **options)

@@ -30,6 +30,7 @@ from s3zoo.search.evolution import Evolution, RandomSearch, pareto
 from s3zoo.search.latency import LatencyTable
 from s3zoo.search.published import FinishedRun, official_autoformer_supernet
 from s3zoo.search.space_search import Decision, SpaceSearch, equivalent_dims, rank_correlation
+from s3zoo.search.start import begin, read_start
 from s3zoo.space import Space
 from s3zoo.supernet import Supernet, recalibrate
 from s3zoo.training.accuracy import resumable_accuracy
@@ -250,6 +251,11 @@ def train_supernet(context: Context, space: Space, place: Path, previous: Supern
     )  # fmt: skip
     if context.ranks.first:
         write_json(place / "space.json", space.to_dict())
+    if run.start and previous is None:
+        start = read_start(run.start)
+        _same_source(context, place / "start.json", start.record, run.start)
+        share = begin(supernet, start) / len(supernet.flat)
+        context.log.say(f"{place.name}: {share:.0%} of the weights begin as those of {start.name}")
     if train.warm_start and previous is not None:
         taken = supernet.warm_start(previous.state_dict())
         context.log.say(f"{place.name}: {taken} of {len(supernet.flat)} weights begin from the previous supernet's")
@@ -280,6 +286,17 @@ def _fit(
     )  # fmt: skip
 
 
+def _same_source(context: Context, record: Path, source: dict[str, Any], place: Any) -> None:
+    """What a run begins from stays the same while it lasts."""
+    if record.exists() and read_json(record) != source:
+        raise ValueError(
+            f"{context.folder} holds a run with another file than {place}; restore that, or give another --out."
+        )
+    context.ranks.wait()
+    if context.ranks.first:
+        write_json(record, source)
+
+
 def _given_supernet(context: Context, space: Space, place: Path) -> Supernet:
     """The supernet of a file or of another run, as it is; it must stay the same while this run lasts."""
     path, record = Path(context.run.supernet_weights).expanduser(), place / "supernet.json"
@@ -291,13 +308,9 @@ def _given_supernet(context: Context, space: Space, place: Path) -> Supernet:
         supernet = official_autoformer_supernet(path, space, **context.run.shape, device=context.ranks.device)
         name, file, same = path.name, path, False
     source = {"file": name, "sha256": sha256(file)}
-    if record.exists() and read_json(record) != source:
-        raise ValueError(
-            f"{context.folder} holds a run with another file than {path}; restore that, or give another --out."
-        )
+    _same_source(context, record, source, path)
     if context.ranks.first:
         write_json(place / "space.json", space.to_dict())
-        write_json(record, source)
     warning = "; the supernet may have been trained on the held-out images, so take their accuracies as a ranking"
     context.log.say(
         f"{place.name}: {space.size():.3g} architectures, {len(supernet.flat):,} weights of {name}"

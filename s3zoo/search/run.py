@@ -321,6 +321,8 @@ def _export(
     record["cost"]["subnets_scored"] = _subnets_scored(context.folder)
     if run.supernet_weights:
         record["supernet"] = read_json(context.folder / "space0" / "supernet.json")
+    if run.start:
+        record["base"] = read_json(context.folder / "space0" / "start.json")
     if context.tower is not None:
         record["tower"] = tower_record(context.tower)
     cfg = {key: getattr(data, key) for key in ("mean", "std", "crop_pct", "interpolation")}

@@ -29,7 +29,7 @@ class SpaceSearch:
     paper's gamma), in S4 as `step` says (the paper's tau_k).
     """
 
-    method: Literal["s3", "s4", "none"] = "s3"
+    method: Literal["s3", "s4", "none"] = "s3"  # whose rule moves the space; "none": it stays
     # Shifts of the space (S3: 2, S4: 3), with a supernet before each and one after the last
     iterations: Annotated[int, Range(0, 1000)] = 2
     samples: Positive = 1000  # S3's N, which the paper does not print
@@ -37,24 +37,24 @@ class SpaceSearch:
     # S3's threshold: percentage points of error per unit of x
     tau: Annotated[float, Range(0, 10**6, above=True)] = 0.4
     top: Positive = 50  # S3's top tier: the best min(top, top_share of the subset), at least one
-    top_share: Annotated[float, Range(0, 1, above=True)] = 0.05
+    top_share: Annotated[float, Range(0, 1, above=True)] = 0.05  # see top
     # x in evolve "step"s or in "raw" units; "": step for S3, raw for S4 (the paper's Eq. 5)
     slope_unit: Literal["", "step", "raw"] = ""
     rounding: Literal["floor", "nearest"] = "floor"  # S3's Eq. 8; "nearest" does not grow on the slightest gain
     # S4's step of a bound: the distance of two choices, or the "span" from lowest to highest
     step: Literal["choice", "span"] = "choice"
     limit: str = ""  # written like a budget, "params<=30M" or "1G<=macs<=1.3G"; it sets the three below
-    limit_metric: Literal["params", "macs"] = "params"
-    lower: Annotated[float, Range(0)] = 0.0
-    upper: Annotated[float, Range(0)] = math.inf
+    limit_metric: Literal["params", "macs"] = "params"  # of lower and upper
+    lower: Annotated[float, Range(0)] = 0.0  # networks below it are not looked at
+    upper: Annotated[float, Range(0)] = math.inf  # networks above it are not looked at
     max_space_size: Annotated[float, Range(1)] = math.inf  # S3's Eq. 2: at most so many architectures
     # Ours: a dimension moves only where its slope (S3) or gradient (S4) exceeds so many standard errors; 0: the papers'
     significance: Annotated[float, Range(0, 100)] = 0.0
     backtrack: bool = False  # S3: go back to the last visited space that has an architecture within the limits
     keep_illegal: bool = False  # S4: where every legal direction loses accuracy, stop even above the limit
-    search_each_space: bool = False
+    search_each_space: bool = False  # an architecture search after each move, not only after the last
     random_samples: Count = 0  # of each visited space, blocks drawn one by one, scored in full: S3's Figs. 3 and 6
-    audit: Count = 0
+    audit: Count = 0  # random networks finetuned and retrained, to see how well the supernet ranks (S3 Fig. 5)
 
     def __post_init__(self) -> None:
         if self.limit:

@@ -25,32 +25,35 @@ class Data:
     file at `root` (with class folders), "torch/cifar10", "hfds/org/name", …
     """
 
-    name: str = "digits"
-    root: str = ""
-    train_split: str = "train"
-    test_split: str = "test"  # opened at the very end
+    name: str = "digits"  # "digits", "" for a folder or tar file at root, "torch/cifar10", "hfds/org/name", …
+    root: str = ""  # the folder of the images
+    train_split: str = "train"  # what networks are trained on
+    test_split: str = "test"  # what the results are measured on; opened at the very end
     download: bool = False  # let torchvision fetch a "torch/…" dataset
     holdout: Count = 10_000  # images carved from the training split for the search; never trained on
     train_limit: Count = 0  # use only so many training images (0: all)
     classes: tuple[str, ...] = ()  # only these, in this order (empty: all)
     num_classes: Annotated[int, Range(0, 10**6)] = 1000  # 0: as many as there are
-    img_size: Annotated[int, Range(0, 8192)] = 224
-    in_chans: Annotated[int, Range(0, 64)] = 3
+    img_size: Annotated[int, Range(0, 8192)] = 224  # side of the square that networks see
+    in_chans: Annotated[int, Range(0, 64)] = 3  # channels of images: 1 is grey
+    # Subtracted from each channel
     mean: Annotated[tuple[float, ...], Range(-(10**6), 10**6)] = (0.485, 0.456, 0.406)
+    # Each channel is divided by it
     std: Annotated[tuple[float, ...], Range(0, 10**6, above=True)] = (0.229, 0.224, 0.225)
-    interpolation: str = "bicubic"
-    crop_pct: Share = 0.875
-    # augmentation of training images (timm's names)
+    interpolation: str = "bicubic"  # with which images are resized
+    crop_pct: Share = 0.875  # share of an image's side that is looked at in evaluation
+    # Augmentation of training images (timm's names): the share of the area that a random crop takes
     scale: Annotated[tuple[float, float], Range(0, 100, above=True)] = (0.08, 1.0)
+    # Width to height of a random crop
     ratio: Annotated[tuple[float, float], Range(0, 100, above=True)] = (3 / 4, 4 / 3)
     # > 0: pad and crop instead of a random resized crop (CIFAR's habit)
     random_crop_pad: Annotated[int, Range(0, 1024)] = 0
-    hflip: Share = 0.5
-    color_jitter: Amount = 0.4
-    auto_augment: str = ""  # e.g. "rand-m9-mstd0.5-inc1"
-    reprob: Share = 0.0
-    mixup: Amount = 0.0
-    cutmix: Amount = 0.0
+    hflip: Share = 0.5  # probability that an image is mirrored
+    color_jitter: Amount = 0.4  # range of brightness, contrast and saturation, without auto_augment
+    auto_augment: str = ""  # timm's policy, e.g. "rand-m9-mstd0.5-inc1"
+    reprob: Share = 0.0  # probability that a part of an image is erased
+    mixup: Amount = 0.0  # alpha of Mixup; 0: none
+    cutmix: Amount = 0.0  # alpha of CutMix; 0: none
     repeated_aug: Annotated[int, Range(1, 64)] = 1  # > 1: each image so often in a batch, augmented anew (DeiT: 3)
     workers: Annotated[int, Range(-1, 512)] = -1  # processes that decode images; -1: as many as help
     max_unreadable: Count = 10  # images that cannot be read are skipped and counted up to here
@@ -67,34 +70,37 @@ class Data:
 class Train:
     """One training: a supernet's, a finetune or a retraining."""
 
-    epochs: Annotated[int, Range(0, 10**6)] = 300
-    batch_size: Annotated[int, Range(1, 10**6)] = 1024  # over all ranks
+    epochs: Annotated[int, Range(0, 10**6)] = 300  # passes over the training images
+    batch_size: Annotated[int, Range(1, 10**6)] = 1024  # images a step, over all ranks
     accumulate: Annotated[int, Range(1, 10**6)] = 1  # micro-batches per step
-    opt: str = "adamw"
-    lr: Amount = 1e-3
-    min_lr: Amount = 1e-5
-    warmup_epochs: Amount = 20
+    opt: str = "adamw"  # timm's name of the optimizer
+    lr: Amount = 1e-3  # the highest learning rate, as it stands: it is not scaled with the batch
+    min_lr: Amount = 1e-5  # where the cosine ends
+    warmup_epochs: Amount = 20  # over which the rate rises from warmup_lr to lr
     warmup_steps: Count = 0  # > 0: instead of warmup_epochs
-    warmup_lr: Amount = 1e-6
-    # "step": lr times decay_rate at each of the milestones
+    warmup_lr: Amount = 1e-6  # at the first step
+    # Of the learning rate; "step": lr times decay_rate at each of the milestones
     schedule: Literal["cosine", "step", "constant"] = "cosine"
-    milestones: Annotated[tuple[float, ...], Range(0, 10**6)] = ()  # epochs
-    decay_rate: Amount = 0.1
-    weight_decay: Amount = 0.05
-    momentum: Share = 0.9
-    label_smoothing: Share = 0.1
-    drop_path: BelowOne = 0.1
+    milestones: Annotated[tuple[float, ...], Range(0, 10**6)] = ()  # of schedule "step", in epochs
+    decay_rate: Amount = 0.1  # of schedule "step"
+    weight_decay: Amount = 0.05  # not on biases, norms and positions
+    momentum: Share = 0.9  # of SGD and its like
+    label_smoothing: Share = 0.1  # share of the target that goes to all classes alike
+    drop_path: BelowOne = 0.1  # stochastic depth of the last block; it rises linearly from 0 at the first
     clip_grad: Amount = 0.0  # norm; 0: none
     ema: BelowOne = 0.0  # decay of an exponential moving average of the weights; 0: none
     checkpoint_seconds: Amount = 300.0  # between two checkpoints: a kill loses no more
-    # supernets only
-    # "uniform": one architecture a step; "sandwich": largest, smallest and two random ones
+    # Supernets only: "uniform": one architecture a step; "sandwich": largest, smallest and two random ones
     sampling: Literal["uniform", "sandwich"] = "uniform"
-    # weights of a layer: one tensor for all candidates, or one for each candidate block or module (attention, MLP, …)
+    # Supernets only: weights of a layer are one tensor for all candidates, or one for each candidate block or module
+    # (attention, MLP, …)
     sharing: Literal["entangled", "classical", "module"] = "entangled"
-    distil: Literal["none", "inplace"] = "none"  # "inplace": the largest of a sandwich teaches the others (BigNAS)
-    freeze_unsampled: bool = False  # the paper's words; the official code lets decay and momentum move them
-    warm_start: bool = False  # begin from the previous space's supernet
+    # Supernets only: "inplace": the largest of a sandwich teaches the others (BigNAS)
+    distil: Literal["none", "inplace"] = "none"
+    # Supernets only: weights outside a step's networks stay: the paper's words, the official code lets decay and
+    # momentum move them
+    freeze_unsampled: bool = False
+    warm_start: bool = False  # Supernets only: begin from the previous space's supernet
 
     def __post_init__(self) -> None:
         check(self)
@@ -118,7 +124,7 @@ class Train:
 class Tower:
     """The frozen vision transformer that decoders of family "ladder" read; networks of other families read none."""
 
-    name: str = "vit_base_patch16_clip_quickgelu_224.openai"  # in timm
+    name: str = "vit_base_patch16_clip_quickgelu_224.openai"  # of the frozen network, in timm
     weights: str = "pretrained"  # timm's; those of a file; or "random" (the same each time), for trials
     # Features on disk, so that the tower sees an image once: of the images that networks are scored on ("scored"), or
     # of the training images too ("all"), which must then not be augmented.
@@ -135,11 +141,11 @@ class Tower:
 class Run:
     """What every run has."""
 
-    name: str
+    name: str  # of the run, and of its folder below runs/
     data: Data = field(default_factory=Data)
-    seed: Seed = 0
-    threads: Threads = 2  # part of the result: sums depend on it in the last bits
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    seed: Seed = 0  # of everything that is random
+    threads: Threads = 2  # of the CPU; part of the result: sums depend on it in the last bits
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU where there is one
     amp: bool = True  # mixed precision, on a GPU only
     amp_dtype: Literal["auto", "bfloat16", "float16"] = "auto"  # auto: bfloat16 where the GPU has it
     compile: bool = False  # torch.compile for the training of one network; a supernet's many stay eager
@@ -155,8 +161,8 @@ class Distil:
     teacher: str = ""  # a timm name, "hf-hub:…" or a folder with a model; empty: none
     # "hard": the teacher's first choice as a label (DeiT, AutoFormer 4.4); "soft": its probabilities
     kind: Literal["hard", "soft"] = "hard"
-    weight: Share = 0.5
-    temperature: Annotated[float, Range(0, 1000, above=True)] = 1.0  # "soft" only
+    weight: Share = 0.5  # of the teacher's answers in the loss
+    temperature: Annotated[float, Range(0, 1000, above=True)] = 1.0  # divides logits before the softmax; "soft" only
     cache: bool = False  # ask the teacher once an image; training images must then not be augmented
 
     def __post_init__(self) -> None:

@@ -6,6 +6,7 @@ Nothing in it names a place on the machine that made it: the record is published
 from __future__ import annotations
 
 import dataclasses
+import re
 import shlex
 import time
 from collections.abc import Mapping
@@ -92,7 +93,13 @@ def command(kind: str, run: Run) -> str | None:
                 return None
         value = _placeless(value) if isinstance(value, str) else value
         words += ["--set", f"{key}={str(value).lower() if isinstance(value, bool) else value}"]
-    return shlex.join([*words, *(["--set", "data.root=ROOT"] if run.data.root else [])])
+    return " ".join(map(_quoted, [*words, *(["--set", "data.root=ROOT"] if run.data.root else [])]))
+
+
+def _quoted(word: str) -> str:
+    """As a person would: shlex puts '"'"' for every quote in a word."""
+    plain = "'" in word and not re.search(r'["$`\\!]', word)
+    return f'"{word}"' if plain else shlex.quote(word)
 
 
 def _changes(shipped: Run, run: Run) -> dict[str, Any]:

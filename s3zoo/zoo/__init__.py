@@ -19,32 +19,43 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import timm
-import torch
-
-from s3zoo.cards import Facts, files, registered, registered_names, weights_source
-from s3zoo.cards.facts import NO_WEIGHTS
 from s3zoo.drawing import quantity
-from s3zoo.families import FAMILIES
+from s3zoo.families import BUILT_IN, FAMILIES
 from s3zoo.files import check_fields, check_writable, read_json, replacing
-from s3zoo.zoo.page import page, plot
 
+# What needs torch is imported where it is used: the table comes out of a file.
+LISTED = Path(__file__).with_name("models.json")  # the rows of s3zoo's own families; --listing writes it
 BATCH, ROUNDS = 8, 3
 Row = dict[str, Any]
 
 
-def rows(throughput: dict[str, Any] | None = None) -> list[Row]:
-    """One dict per model of the zoo, the entrypoints that build any architecture left out."""
+def rows(throughput: dict[str, Any] | None = None, *, built: bool = True) -> list[Row]:
+    """One dict per model of the zoo, the entrypoints that build any architecture left out.
+
+    Unless `built`, the networks of s3zoo's own families are taken as the file beside this module has them.
+    """
     measured = (throughput or {}).get("models", {})
+    found = _built() if built or set(FAMILIES) != set(BUILT_IN) else json.loads(LISTED.read_text(encoding="utf-8"))
+    for row in found:
+        speed = measured.get(row["name"], {})
+        row["throughput"] = speed["images_per_second"] if speed.get("arch") == row["arch"] else None
+    return found
+
+
+def _built() -> list[Row]:
+    from s3zoo.cards import Facts, registered, registered_names, weights_source
+    from s3zoo.cards.facts import NO_WEIGHTS
+
     out = []
     for name in registered_names():
         facts = Facts(registered(name))
         if facts.generic:
             continue
-        accuracy, speed = facts.accuracy() or {}, measured.get(name, {})
+        accuracy = facts.accuracy() or {}
         row = {
             "name": name,
             "tag": facts.cfg.get("tag", ""),
@@ -56,7 +67,7 @@ def rows(throughput: dict[str, Any] | None = None) -> list[Row]:
             "top1": accuracy.get("value"),
             "dataset": accuracy.get("dataset"),
             "whose": accuracy.get("whose"),
-            "throughput": speed["images_per_second"] if speed.get("arch") == facts.arch.key else None,
+            "throughput": None,
             "weights": weights_source(facts.cfg),
             "licence": None if weights_source(facts.cfg) == NO_WEIGHTS else facts.licence,
         }
@@ -86,6 +97,9 @@ def table(found: Sequence[Row]) -> str:
 def measure(names: Sequence[str], say: Callable[[str], None], *, batch: int = BATCH, rounds: int = ROUNDS) -> Row:
     """Images per second of processor time on one thread, by model; rounds over all models, so that a slow minute of
     the machine does not fall on one of them."""
+    import timm
+    import torch
+
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -132,7 +146,7 @@ def update_throughput(path: Path, archs: dict[str, str], again: bool, say: Calla
     setting = {
         "what": "images per second of processor time on one thread, fp32, random weights, median of the rounds",
         "machine": f"{os.cpu_count()} CPU cores, shared with other work",
-        "torch": torch.__version__.partition("+")[0],
+        "torch": version("torch").partition("+")[0],
         "batch": BATCH,
         "rounds": ROUNDS,
     }
@@ -151,8 +165,16 @@ def update_throughput(path: Path, archs: dict[str, str], again: bool, say: Calla
 # Files
 
 
+def listing(found: Sequence[Row]) -> str:
+    """The text of models.json."""
+    own = [row | {"throughput": None} for row in found if row["family"] in BUILT_IN]
+    return json.dumps(own, indent=1) + "\n"
+
+
 def card_files() -> dict[str, str]:
     """The text of every file under model_cards, by path."""
+    from s3zoo.cards import files, registered, registered_names
+
     out: dict[str, str] = {}
     for name in registered_names():
         out |= {f"{name}/{file}": text for file, text in files(registered(name)).items()}
@@ -174,12 +196,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--plot", metavar="PATH", type=Path, help="write accuracy against parameters as a .svg file")
     parser.add_argument("--cards", metavar="FOLDER", type=Path, nargs="?", const=Path("model_cards"),
                         help="write a card per model (into model_cards unless given)")  # fmt: skip
+    parser.add_argument("--listing", metavar="PATH", type=Path, help="write what the table is printed from")
     parser.add_argument("--throughput", choices=("missing", "all"), nargs="?", const="missing",
                         help="measure images per second of what the file lacks, or of all models")  # fmt: skip
     parser.add_argument("--throughput-file", metavar="PATH", type=Path, default=Path("docs/throughput.json"),
                         help="where throughput is kept (default: %(default)s)")  # fmt: skip
     args = parser.parse_args(argv)
-    files = {"--html": args.html, "--plot": args.plot, "--throughput-file": args.throughput and args.throughput_file}
+    files = {"--html": args.html, "--plot": args.plot, "--listing": args.listing}
+    files |= {"--throughput-file": args.throughput and args.throughput_file}
     for option, path in files.items():
         if path:
             check_writable(path, option)
@@ -194,11 +218,16 @@ def main(argv: list[str] | None = None) -> int:
         throughput = update_throughput(args.throughput_file, archs, args.throughput == "all", say)
     else:
         throughput = read_throughput(args.throughput_file)
-    found = rows(throughput)
+    found = rows(throughput, built=bool(args.cards or args.html or args.plot or args.listing))
     if args.cards:
-        for path, text in card_files().items():
+        cards = card_files()
+        for path, text in cards.items():
             _write(args.cards / path, text)
-        say(f"wrote the cards of {len(registered_names())} models into {args.cards}")
+        say(f"wrote the cards of {len({path.partition('/')[0] for path in cards})} models into {args.cards}")
+    if args.listing:
+        _write(args.listing, listing(found))
+    if args.html or args.plot:
+        from s3zoo.zoo.page import page, plot
     if args.html:
         _write(args.html, page(found, throughput))
         say(f"wrote {args.html}")

@@ -154,13 +154,13 @@ def bert(folder: Path) -> None:
 def detectors(folder: Path) -> None:
     """A detector's and a segmenter's folder, the user's configs of both, a checkpoint, and data."""
     import torch
-    from mm_shapes import CLASSES as SHAPES
-    from mm_shapes import SEGMENTS, write_ade, write_coco
     from mmengine.registry import MODELS
     from test_mm_e2e import DETECTOR, SEGMENTER, write_config
 
     from s3zoo.transfer.mm.config import load_mm_config, portable, register, set_classes
     from s3zoo.transfer.mm.folder import export_detector
+    from s3zoo.transfer.mm.shapes import CLASSES as SHAPES
+    from s3zoo.transfer.mm.shapes import SEGMENTS, write_ade, write_coco
 
     write_coco(folder / "coco", images=2)
     write_ade(folder / "ade", images=2)

@@ -19,13 +19,12 @@ from timm.models import PretrainedCfg, SwinTransformer, group_parameters, split_
 from torch import Tensor, nn
 
 import s3zoo.models  # noqa: F401  (registers the networks)
-from s3zoo.arch import Arch, Stage
 from s3zoo.families import FAMILIES
-from s3zoo.families.s3 import S3Block
 from s3zoo.models._base import Hierarchical, ZooModel
 from s3zoo.models.folder import WEIGHTS
-from s3zoo.models.loading import accepting, load_weights
+from s3zoo.models.loading import accepting, check_reachable, load_weights
 from s3zoo.models.open import described, read_weights, source
+from s3zoo.models.s3 import swin_arch
 from s3zoo.transfer.mm.pyramid import SCALES, ChannelNorm, ResizePyramid, SimplePyramid
 
 _logger = logging.getLogger(__name__)
@@ -232,6 +231,8 @@ class S3ZooBackbone(BaseModule):
     def _pretrained_net(self, args: dict[str, Any], what: str) -> nn.Module:
         """The whole network as timm loads it, with its filters for other layouts and sizes."""
         try:
+            if getattr(args.get("pretrained_cfg"), "hf_hub_id", None):
+                check_reachable(args["pretrained_cfg"].hf_hub_id)
             return timm.create_model(self.name, pretrained=True, **self.args | args)
         except (ValueError, FileNotFoundError):
             raise
@@ -294,7 +295,7 @@ def _build(name: str, args: dict[str, Any]) -> tuple[Any, str, dict[str, Any]]:
     if isinstance(net, SwinTransformer):
         _logger.info("%s is built as s3zoo's S3, which pads before it rolls.", name)
         own = {k: args[k] for k in ("drop_path_rate", "img_size", "in_chans", "drop_rate") if k in args}
-        name, args = "s3", own | dict(arch=_swin_arch(net))
+        name, args = "s3", own | dict(arch=swin_arch(net))
         net = create(name, args)
     elif getattr(net, "dynamic_img_size", None) is False:
         args = args | dict(dynamic_img_size=True)
@@ -310,21 +311,6 @@ def _pyramid(
     if isinstance(kind, str):
         raise ValueError(f"pyramid is {kind!r}, but must be 'resize' or a dict of arguments such as out_channels.")
     return SimplePyramid(channels, levels=levels, **dict(kind or {}))
-
-
-def _swin_arch(net: Any) -> Arch:
-    stages = []
-    for layer in net.layers:
-        blocks = []
-        for block in layer.blocks:
-            side, other = block.window_size
-            heads = block.attn.num_heads
-            if side != other or block.attn.qkv.bias is None:
-                raise ValueError("timm's Swin with windows that are not square or without Q-K-V bias cannot be built.")
-            qkv = block.attn.qkv.weight.shape[0] // 3
-            blocks.append(S3Block(side, heads, qkv // heads, block.mlp.fc1.out_features / block.dim))
-        stages.append(Stage(layer.blocks[0].dim, tuple(blocks)))
-    return Arch("s3", tuple(stages), net.patch_embed.patch_size[0])
 
 
 def _feature_info(net: Any, name: str) -> list[tuple[int, int, int]]:

@@ -7,6 +7,8 @@ own training checkpoints hold besides tensors: curves.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,11 +19,14 @@ import torch
 from mmengine.logging import HistoryBuffer
 from mmengine.model import is_model_wrapper
 from mmengine.runner import checkpoint as mm
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from s3zoo.files import replacing
 from s3zoo.models.folder import WEIGHTS
 from s3zoo.models.official import allow, read_checkpoint, read_file
+
+META = "dataset_meta"  # mmengine's word for names and colours of classes
 
 
 def _statistic(owner: Any, name: str) -> Any:
@@ -34,9 +39,15 @@ def _statistic(owner: Any, name: str) -> Any:
 def read(file: Any, map_location: Any = "cpu", weights_only: bool | None = None) -> Any:
     """The content of a checkpoint (a path or an open file; .pth or .safetensors); nothing in it is run.
 
-    It has the signature of the loader that it replaces; `weights_only` makes no difference.
+    It has the signature of the loader that it replaces; `weights_only` makes no difference. Safetensors that
+    `export_detector` wrote say the classes in their header; mmdet's and mmseg's inferencers look for them in `meta`.
     """
-    return read_file(file, map_location)
+    content = read_file(file, map_location)
+    if isinstance(file, str | Path):
+        with contextlib.suppress(SafetensorError, OSError, KeyError, TypeError, ValueError):  # a pickle, or without
+            with safe_open(Path(file).expanduser(), "pt") as opened:
+                return {"state_dict": content, "meta": {META: json.loads(opened.metadata()[META])}}
+    return content
 
 
 def read_url(url: str, model_dir: str | None = None, map_location: Any = "cpu", progress: bool = True) -> Any:

@@ -28,7 +28,7 @@ from s3zoo.models.loading import load_weights
 from s3zoo.models.open import model_folder
 from s3zoo.paths import commit
 from s3zoo.training import distributed
-from s3zoo.transfer.mm import checkpoints
+from s3zoo.transfer.mm import checkpoints, shapes
 from s3zoo.transfer.mm.config import (
     check_data,
     check_keys,
@@ -163,9 +163,14 @@ def train(argv: list[str] | None = None) -> int:
         "Under torchrun the work is shared by all processes.",
         "cascade-mask-rcnn_s3-tiny_fpn_1x_coco --data /path/to/coco",
         "upernet_s3-tiny_160k_ade20k-512x512 --data mine --classes road,roof --work-dir runs/roofs",
+        "try_detection --backbone runs/mine",
     )
     parser.add_argument("config", help="name of a config in configs/detection or configs/segmentation, or a .py file")
     _add_options(parser)
+    parser.add_argument(
+        "--backbone", metavar="NETWORK",
+        help="another network, with its weights: a name, the folder of a run or model, hf-hub:owner/name",
+    )  # fmt: skip
     parser.add_argument("--work-dir", type=Path, help="folder of the run (default: runs/<name of the config>)")
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in the work folder")
     parser.add_argument("--amp", action="store_true", help="mixed precision, on a GPU only")
@@ -174,7 +179,7 @@ def train(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--dry-run", action="store_true", help="show what would be done; needs no data")
     args = parser.parse_args(argv)
-    cfg = load_mm_config(args.config, args.cfg_options)
+    cfg = load_mm_config(args.config, args.cfg_options, args.backbone)
     cfg.work_dir = str(args.work_dir or Path("runs") / Path(args.config).stem)
     own = partial(running_config, args.config)
     if args.dry_run:
@@ -222,10 +227,15 @@ def train(argv: list[str] | None = None) -> int:
                 "config": Path(args.config).stem,
                 "epochs": runner.epoch,
                 "iterations": runner.iter,
+                "metrics": {
+                    name.removeprefix("val/"): values.current()
+                    for name, values in runner.message_hub.log_scalars.items()
+                    if name.startswith("val/") and not name.endswith("time")
+                },
                 "commit": commit(),
             }
             folder = Path(cfg.work_dir) / MODEL
-            lasting = portable(cfg, getattr(net.backbone, "written_out", None))
+            lasting = portable(cfg, getattr(net.backbone, "written_out", None), meta)
             export_detector(lasting, net.state_dict(), folder, meta, provenance)
             print(f"The model is in {folder}; {_how_to_open(folder)}")
     except KeyboardInterrupt:
@@ -264,6 +274,12 @@ def _prepare(cfg: Config, args: argparse.Namespace, splits: Sequence[str]) -> No
     check_writable(Path(cfg.work_dir), "--work-dir", folder=True)
     if args.classes:
         set_classes(cfg, [name.strip() for name in args.classes.split(",")])
+    if args.data is None and "drawn_shapes" in cfg:
+        args.data = str(Path(cfg.work_dir) / "shapes")
+        if first():
+            shapes.write(Path(args.data), cfg.default_scope, **cfg.drawn_shapes)
+        while not Path(args.data).is_dir():  # the first process is drawing
+            time.sleep(0.1)
     set_data(cfg, args.data)
     check_data(cfg, splits)
 

@@ -13,8 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mmengine.config import Config
-from mmengine.registry import DATASETS, init_default_scope
+import torch
+from mmengine.config import Config, ConfigDict
+from mmengine.registry import DATASETS, MODELS, init_default_scope
 from mmengine.utils import import_modules_from_strings
 
 from s3zoo.paths import configs_dir
@@ -30,8 +31,9 @@ def first() -> bool:
     return not int(os.environ.get("RANK", "0"))
 
 
-def load_mm_config(source: str, options: dict[str, Any] | None = None) -> Config:
-    """A config by path, or by the name of a file in configs/detection or configs/segmentation, with options set."""
+def load_mm_config(source: str, options: dict[str, Any] | None = None, backbone: str | None = None) -> Config:
+    """A config by path, or by the name of a file in configs/detection or configs/segmentation, with another backbone
+    and with options set."""
     known = {path.stem: path for folder in FOLDERS for path in sorted((configs_dir() / folder).glob("[!_]*.py"))}
     path = Path(source).expanduser()
     if path.suffix != ".py":
@@ -61,6 +63,8 @@ def load_mm_config(source: str, options: dict[str, Any] | None = None) -> Config
             f"The config {source!r} has custom_imports that cannot be imported ({type(error).__name__}: {error});"
             " correct them, or put the folder of the modules on PYTHONPATH."
         ) from error
+    if backbone is not None:
+        set_backbone(cfg, backbone)
     check_keys(cfg, options or {})
     cfg.merge_from_dict(options or {})
     _check_dicts(cfg, source)
@@ -160,10 +164,13 @@ def set_data(cfg: Config, root: str | None) -> None:
             evaluator["ann_file"] = str(Path(data.get("data_root") or "") / data.ann_file)
 
 
-def portable(cfg: Config, written_out: Mapping[str, Any] | None = None) -> Config:
+def portable(
+    cfg: Config, written_out: Mapping[str, Any] | None = None, meta: Mapping[str, Any] | None = None
+) -> Config:
     """The config without what is true of this run or this machine alone: folders of data, weights that it began with.
 
-    `written_out` is the backbone's, where the config has its network by a folder or a repository.
+    `written_out` is the backbone's, where the config has its network by a folder or a repository; `meta` has the names
+    and colours of a segmenter's classes, which mmseg's inferencer shows if the visualizer knows them.
     """
     cfg = Config({k: v for k, v in cfg.to_dict().items() if k not in ("work_dir", "resume", "load_from")})
     set_data(cfg, "")
@@ -173,6 +180,11 @@ def portable(cfg: Config, written_out: Mapping[str, Any] | None = None) -> Confi
         if source and (written_out or isinstance(source, str) and Path(source).expanduser().exists()):
             backbone[key] = None
     backbone.update(written_out or {})
+    if cfg.default_scope == "mmseg" and meta and meta.get("palette"):
+        own = {key: [*map(_listed, meta[key])] for key in ("classes", "palette")}
+        cfg.visualizer = dict(cfg.get("visualizer") or {}, type="OwnClassesVisualizer", **own)
+        imports = [*(cfg.get("custom_imports") or {}).get("imports", ["s3zoo.transfer.mm"]), f"{__package__}.visualizer"]
+        cfg.custom_imports = dict(imports=list(dict.fromkeys(imports)), allow_failed_imports=False)
 
     def names_only(node: Any) -> Any:
         if isinstance(node, dict):
@@ -182,6 +194,10 @@ def portable(cfg: Config, written_out: Mapping[str, Any] | None = None) -> Confi
         return Path(node).name if isinstance(node, str) and Path(node).is_absolute() else node
 
     return Config(names_only(cfg.to_dict()))
+
+
+def _listed(value: Any) -> Any:
+    return value if isinstance(value, str) else [int(channel) for channel in value]
 
 
 def set_classes(cfg: Config, names: Sequence[str]) -> None:
@@ -209,6 +225,47 @@ def set_classes(cfg: Config, names: Sequence[str]) -> None:
             node["num_classes"] = len(names)
 
     set_heads({name: part for name, part in cfg.model.items() if name != "backbone"})
+
+
+def set_backbone(cfg: Config, network: str) -> None:
+    """Another network (a name, a folder, hf-hub:...), with its weights, and what necks and heads must know of its maps.
+
+    Strides that a network does not have go on by doubling, as the maps that a pyramid adds do.
+    """
+    register(cfg)
+    old = cfg.model.backbone
+    kept = {key: old[key] for key in ("drop_path_rate", "frozen_stages", "norm_eval", "with_cp") if key in old}
+    ours = dict(type="S3ZooBackbone", model=network, pretrained=True)
+    cfg.model.backbone = ConfigDict(**ours, **(kept if old.type == ours["type"] else {}))
+    with torch.device("meta"):
+        built: Any = MODELS.build(cfg.model.backbone)
+    if built.args.get("in_chans", 3) != 3:
+        raise ValueError(
+            f"{network!r} is for images of {built.args['in_chans']} channels, and mm's have 3; use another."
+        )
+    if not built.published:
+        cfg.model.backbone.pretrained = None  # none to be had: it begins from random weights
+    channels, strides = list(built.out_channels), list(built.strides)
+    while len(strides) < 5:
+        strides.append(2 * strides[-1])
+
+    def fit(node: Any) -> None:
+        for key, value in node.items():
+            for part in value if isinstance(value, list) else [value]:
+                if isinstance(part, dict):
+                    fit(part)
+            if key == "featmap_strides":
+                node[key] = strides[: len(value)]
+            elif key == "anchor_generator" and "strides" in value:
+                value["strides"] = strides[: len(value["strides"])]
+            elif key in ("neck", "decode_head") and isinstance(value.get("in_channels"), list | tuple):
+                value["in_channels"] = channels
+                value.update({"in_index": list(range(len(channels)))} if "in_index" in value else {})
+            elif key == "auxiliary_head":
+                value["in_index"] = min(value["in_index"], len(channels) - 1)
+                value["in_channels"] = channels[value["in_index"]]
+
+    fit(cfg.model)
 
 
 # Data, looked at before anything is built
@@ -264,6 +321,11 @@ def _type_of(data: Any) -> Any:
     if kind is None:
         raise ValueError(f"There is no dataset type {data.type!r}; import its module with the config's custom_imports.")
     return kind
+
+
+def first_label(data: Any) -> int:
+    """The number of the first class in masks: 1 where a dataset's 0 is for pixels that are not judged."""
+    return int(bool(data.get("reduce_zero_label", data.type == "ADE20KDataset")))
 
 
 def _check_suffix(data: Any) -> None:

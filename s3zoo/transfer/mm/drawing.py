@@ -17,7 +17,7 @@ from pycocotools.mask import encode
 from torch import Tensor
 
 from s3zoo.models.loading import load_weights
-from s3zoo.transfer.mm.config import classes_of, register, without_pretrained
+from s3zoo.transfer.mm.config import classes_of, first_label, register, without_pretrained
 
 
 class Predictor:
@@ -40,6 +40,7 @@ class Predictor:
         self.model = model.to(device).eval()
         meta = classes_of(cfg.test_dataloader.dataset)
         self.classes = meta["classes"]
+        self.first = first_label(cfg.test_dataloader.dataset)
         steps = [step for step in cfg.test_dataloader.dataset.pipeline if not step.type.endswith("LoadAnnotations")]
         self.pipeline = Compose(steps)
         self.visualizer = VISUALIZERS.build({**cfg.visualizer, "vis_backends": None, "name": f"predict-{id(self)}"})
@@ -68,7 +69,8 @@ class Predictor:
         row = {"image": str(image), "height": pixels.shape[0], "width": pixels.shape[1], "picture": picture.name}
         if "pred_instances" in found:
             return {**row, "objects": self._objects(found.pred_instances)}
-        labels = found.pred_sem_seg.data[0].astype(np.uint8 if len(self.classes) <= 256 else np.uint16)
+        labels = found.pred_sem_seg.data[0] + self.first
+        labels = labels.astype(np.uint8 if len(self.classes) + self.first <= 256 else np.uint16)
         mmcv.imwrite(labels, str(folder / f"{name}_labels.png"))
         return {**row, "labels": f"{name}_labels.png", "segments": self._segments(labels)}
 
@@ -93,7 +95,7 @@ class Predictor:
         """The classes in the image by the share of its pixels."""
         which, pixels = np.unique(labels, return_counts=True)
         rows = [
-            {"class": self.classes[label], "label": int(label), "share": round(float(n / labels.size), 4)}
+            {"class": self.classes[label - self.first], "label": int(label), "share": round(float(n / labels.size), 4)}
             for label, n in zip(which, pixels, strict=True)
         ]
         return sorted(rows, key=lambda row: -row["share"])

@@ -35,6 +35,7 @@ from s3zoo.files import check_fields
 from s3zoo.models.folder import WEIGHTS, Kind, check_args, first_checksum, is_text
 from s3zoo.models.loading import check_fit
 from s3zoo.models.official import read_checkpoint
+from s3zoo.transfer.mm import checkpoints
 from s3zoo.transfer.mm.config import register
 
 CONFIG_PY = "config.py"
@@ -111,7 +112,8 @@ def export_detector(
         content = json.loads(json.dumps(content, default=_plain, allow_nan=False))
     except (TypeError, ValueError) as error:
         raise ValueError(f"The config, classes or provenance are not plain JSON ({error}).") from None
-    return KIND.write(folder, state_dict, content, {CONFIG_PY: text})
+    header = {checkpoints.META: json.dumps(content["dataset_meta"])} if dataset_meta else None
+    return KIND.write(folder, state_dict, content, {CONFIG_PY: text}, header)
 
 
 def _plain(value: Any) -> Any:

@@ -226,17 +226,22 @@ def _predict(arguments: argparse.Namespace) -> int:
 
 
 def _ask(arguments: argparse.Namespace) -> int:
+    for answer, probability in answered(arguments.model, arguments.image, arguments.question):
+        print(f"{probability:6.1%}  {answer}")
+    return 0
+
+
+def answered(folder: Path, image: Path, question: str) -> list[tuple[str, float]]:
+    """The likeliest answers of the model in a folder, with their probabilities."""
     from s3zoo.transfer.vqa import model
     from s3zoo.transfer.vqa.data import decode
     from s3zoo.transfer.vqa.run import ask
 
-    if not arguments.question.strip():
+    if not question.strip():
         raise ValueError('The question is empty; write it in quotes, e.g. "what color is the shape?".')
-    network, words, answers, content = model.load(arguments.model)
+    network, words, answers, content = model.load(folder)
     config = _prepared(content["data"])
-    pixels = decode(arguments.image, config)
-    if unknown := words.unknown(arguments.question):
+    pixels = decode(image, config)
+    if unknown := words.unknown(question):
         print(f"(words that the model never saw: {', '.join(dict.fromkeys(unknown))})")
-    for answer, probability in ask(network, words, answers, pixels, arguments.question, config):
-        print(f"{probability:6.1%}  {answer}")
-    return 0
+    return ask(network, words, answers, pixels, question, config)

@@ -1,10 +1,16 @@
-"""Discs and boxes on noise, with exact masks: tiny datasets in the folder layouts of COCO and ADE20K."""
+"""Discs and boxes on noise, with exact masks: tiny datasets in the folder layouts of COCO and ADE20K.
+
+The configs `try_detection` and `try_segmentation` train on them.
+"""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
+
+from s3zoo.files import move
 
 CLASSES = ("disc", "box")
 SEGMENTS = ("ground", *CLASSES)  # what ADE20K's format has besides: a label for every pixel
@@ -45,15 +51,35 @@ def box(mask: np.ndarray) -> list[float]:
     return [float(v) for v in (cols[0], rows[0], cols[-1] - cols[0] + 1, rows[-1] - rows[0] + 1)]
 
 
-def write_coco(root: Path, images: int = 4, seed: int = 0, classes: tuple[str, ...] = CLASSES) -> Path:
-    """The same images for training and validation: what a network that can learn must get right."""
+def write(root: Path, scope: str, train: int, val: int, seed: int = 0) -> Path:
+    """A dataset for mmdet or mmseg, unless it is there already."""
+    if not root.is_dir():
+        temporary = root.with_name(f".{root.name}.partial")
+        shutil.rmtree(temporary, ignore_errors=True)
+        (write_coco if scope == "mmdet" else write_ade)(temporary, train, seed, held_out=val)
+        move(temporary, root)
+    return root
+
+
+def _splits(
+    names: tuple[str, str], images: int, held_out: int, seed: int
+) -> list[tuple[str, int, np.random.Generator]]:
+    """The same images for training and validation, or that many others."""
+    train, val = names
+    other = (held_out, np.random.default_rng([seed, 1])) if held_out else (images, np.random.default_rng(seed))
+    return [(train, images, np.random.default_rng(seed)), (val, *other)]
+
+
+def write_coco(
+    root: Path, images: int = 4, seed: int = 0, classes: tuple[str, ...] = CLASSES, held_out: int = 0
+) -> Path:
+    """Validation has the training images, which a network that can learn must get right, or `held_out` others."""
     categories = [{"id": 3 * i + 1, "name": name} for i, name in enumerate(classes)]  # ids with gaps, as COCO has them
     (root / "annotations").mkdir(parents=True)
-    for split in ("train2017", "val2017"):
-        rng = np.random.default_rng(seed)
+    for split, count, rng in _splits(("train2017", "val2017"), images, held_out, seed):
         (root / split).mkdir()
         listed, annotations = [], []
-        for i in range(images):
+        for i in range(count):
             image, shapes = draw(rng)
             Image.fromarray(image).save(root / split / f"{i:012d}.jpg", quality=95)
             height, width = image.shape[:2]
@@ -75,13 +101,12 @@ def write_coco(root: Path, images: int = 4, seed: int = 0, classes: tuple[str, .
     return root
 
 
-def write_ade(root: Path, images: int = 4, seed: int = 0, suffix: str = ".jpg") -> Path:
+def write_ade(root: Path, images: int = 4, seed: int = 0, suffix: str = ".jpg", held_out: int = 0) -> Path:
     """Labels from 1 on, 0 for pixels that are not judged: here a strip at the top."""
-    for split in ("training", "validation"):
-        rng = np.random.default_rng(seed)
+    for split, count, rng in _splits(("training", "validation"), images, held_out, seed):
         for kind in ("images", "annotations"):
             (root / kind / split).mkdir(parents=True)
-        for i in range(images):
+        for i in range(count):
             image, shapes = draw(rng)
             labels = np.ones(image.shape[:2], np.uint8)
             for label, mask in shapes:
