@@ -15,7 +15,7 @@ from s3zoo.search.config import SearchRun
 from s3zoo.space import SPACES
 from s3zoo.training.config import Data, Run, TrainRun, load_config, overridden, to_dict
 from s3zoo.training.distributed import Ranks
-from s3zoo.training.provenance import command, data_name, provenance
+from s3zoo.training.provenance import _quoted, command, data_name, provenance
 
 ONE = Ranks(0, 1, torch.device("cpu"))
 
@@ -91,3 +91,11 @@ def test_names_of_data() -> None:
     assert data_name(Data(name="digits")) == "digits" and data_name(Data(name="torch/cifar10")) == "torch/cifar10"
     record = Run(name="x", data=Data(name="", root="some/where/"))
     assert data_name(record.data) == "where"
+
+
+def test_commands_are_quoted_as_a_person_would() -> None:
+    """And mean the same to a shell."""
+    words = ["a=b", "arch_search.budgets=('params<=5M',)", "x y", "it's $HOME", 'say "hi"', "it's \"both\"", ""]
+    for word in words:
+        assert shlex.split(_quoted(word)) == [word]
+    assert _quoted(words[1]) == f'"{words[1]}"' and _quoted("a=b") == "a=b"
