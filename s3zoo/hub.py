@@ -217,8 +217,9 @@ def measured_latency(model: Any) -> dict[str, Any]:
                 begin = time.process_time()
                 model.eval()(image)
                 passes.append(time.process_time() - begin)
-        return {**{"ms": float(f"{1000 * min(passes):.3g}"), "batch": 1, "runtime": f"PyTorch {torch.__version__}"},
-                "device": this_device("cpu")["device_name"], "threads": 1}  # fmt: skip
+        name, version = this_device("cpu")["device_name"], torch.__version__.partition("+")[0]
+        ms = float(f"{1000 * min(passes):.3g}")
+        return {"ms": ms, "device": name, "threads": 1, "batch": 1, "runtime": f"PyTorch {version}"}
     finally:
         torch.set_num_threads(threads)
 
