@@ -183,8 +183,9 @@ def portable(
     if cfg.default_scope == "mmseg" and meta and meta.get("palette"):
         own = {key: [*map(_listed, meta[key])] for key in ("classes", "palette")}
         cfg.visualizer = dict(cfg.get("visualizer") or {}, type="OwnClassesVisualizer", **own)
-        imports = [*(cfg.get("custom_imports") or {}).get("imports", ["s3zoo.transfer.mm"]), f"{__package__}.visualizer"]
-        cfg.custom_imports = dict(imports=list(dict.fromkeys(imports)), allow_failed_imports=False)
+        imports = (cfg.get("custom_imports") or {}).get("imports") or [__package__]
+        imports = list(dict.fromkeys([*imports, f"{__package__}.visualizer"]))
+        cfg.custom_imports = dict(imports=imports, allow_failed_imports=False)
 
     def names_only(node: Any) -> Any:
         if isinstance(node, dict):
