@@ -383,7 +383,9 @@ def sample(found: dict[str, Any] | None) -> str:
     """What a model says of an image that was given when it was published."""
     if not found:
         return ""
-    return table("Sample", f"![The image that was asked about]({SAMPLE})", tuple(found["head"]), found["rows"])
+    picture = f"![The image that was asked about]({SAMPLE})"
+    rows = table("", "", tuple(found["head"]), found["rows"]) or "Nothing was found on it."
+    return f"## Sample\n\n{picture}\n\n{rows}"
 
 
 def table(title: str, note: str, head: tuple[str, ...], rows: Sequence[tuple[Any, ...]]) -> str:

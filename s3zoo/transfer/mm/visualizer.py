@@ -11,9 +11,9 @@ class OwnClassesVisualizer(SegLocalVisualizer):
     """Shows the model's classes unless others are asked for: mmseg's inferencer asks for none, and its visualizer then
     takes Cityscapes'."""
 
-    def __init__(self, *args: Any, classes: Any = None, palette: Any = None, **kwargs: Any) -> None:
+    def __init__(self, name: str = "visualizer", classes: Any = None, palette: Any = None, **kwargs: Any) -> None:
         self.own = (classes, palette)
-        super().__init__(*args, **kwargs)
+        super().__init__(name, **kwargs)
 
     def set_dataset_meta(self, classes: Any = None, palette: Any = None, dataset_name: str | None = None) -> None:
         if not (classes or palette or dataset_name):
