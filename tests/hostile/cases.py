@@ -207,12 +207,9 @@ TRAINED = """
     model['backbone']['no_such'] = 1
     model['decode_head']['in_channels'] = [24, 48, 96, 191]
     train_dataloader['dataset']['no_such'] = 1
-    train_dataloader['sampler'] = dict(type='NoSuch')
     train_pipeline[0] = dict(type='NoSuch')
     optim_wrapper['optimizer']['no_such'] = 1
-    param_scheduler = [dict(type='NoSuch')]
     val_evaluator = dict(type='NoSuch')
-    custom_hooks = [dict(type='NoSuch')]
     load_from = 'nowhere.pth'
     load_from = 3
 """
@@ -396,7 +393,7 @@ TABLE: dict[str, list[Case]] = {
         *each(TEST_COCO, *(Edit(COCO, *field) for field in COCO_FIELDS), Make("coco/val2017", "nothing")),
         *each(TRAIN_COCO, *puts(COCO.replace("val", "train"), "deep list"), Make(COCO.replace("val", "train"), "fifo")),
         *each(TRAIN_MM, Make("ade/images/training", "folder"), Make("ade/annotations/training", "loop")),
-        *each(PRETRAINED_MM, *puts(CONFIG, "html utf-16"), *(Make(CONFIG, kind) for kind in KINDS), late=True),
+        *each(PRETRAINED_MM, *puts(CONFIG, "html utf-16"), Make(CONFIG, "nothing"), Make(CONFIG, "fifo"), late=True),
         *each(PRETRAINED_MM, *puts(WEIGHTS, "html"), Make(WEIGHTS, "nothing"), Make("model", "loop"), late=True),
         *each("flops_mm segmenter.py", *(Put("segmenter.py", f"_base_ = {base}") for base in BASES)),
         *each(SEGMENT_PTH, *adds("segmenter.py", BUILT)),

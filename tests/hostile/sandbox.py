@@ -7,6 +7,7 @@ sees (and stops) sockets and programs, and sees what is opened, made, moved and 
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
@@ -168,6 +169,7 @@ def nursery(kind: str) -> None:
     for name in MODULES[kind].split():
         import_module(name)
     known = dependencies() | set(sys.stdlib_module_names)
+    gc.freeze()  # else each child's collector copies all pages of the imports
     for line in sys.stdin:
         request = json.loads(line)
         read, write = os.pipe()
