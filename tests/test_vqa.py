@@ -611,7 +611,7 @@ def test_publishing(trained, tmp_path, capsys):
     pairs = zip(network.parameters(), vqa_model.load(folder)[0].parameters(), strict=True)
     assert all(torch.equal(ours, theirs) for ours, theirs in pairs)
     assert "what color is it?" in card.text and all(answer in card.text for answer in answers)
-    assert (tmp_path / "out" / "sample.png").is_file() and "| accuracy (%) |" in card.text
+    assert (tmp_path / "out" / "sample.png").is_file()
 
 
 def test_a_damaged_model_is_not_read(trained, tmp_path):

@@ -180,7 +180,7 @@ def portable(
         if source and (written_out or isinstance(source, str) and Path(source).expanduser().exists()):
             backbone[key] = None
     backbone.update(written_out or {})
-    if cfg.default_scope == "mmseg" and meta and meta.get("palette"):
+    if cfg.get("default_scope") == "mmseg" and meta and meta.get("palette"):
         own = {key: [*map(_listed, meta[key])] for key in ("classes", "palette")}
         cfg.visualizer = dict(cfg.get("visualizer") or {}, type="OwnClassesVisualizer", **own)
         imports = (cfg.get("custom_imports") or {}).get("imports") or [__package__]
