@@ -15,12 +15,9 @@ examples:
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
-import logging
 import math
 import shutil
-import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -33,8 +30,8 @@ from torch import Tensor
 
 from s3zoo import __version__, cards
 from s3zoo.artefact import load_model_config, save_model
-from s3zoo.compat import WRITES_ONNX
 from s3zoo.files import check_writable, replacing, replacing_files, sha256, write_json, write_text
+from s3zoo.models.as_onnx import OPSET, OPSETS, check_onnx_packages, onnx_proto
 from s3zoo.models.folder import CONFIG, WEIGHTS, new_folder, save_tensors
 from s3zoo.models.open import model_folder, open_model, source
 from s3zoo.models.plain import to_plain
@@ -42,10 +39,8 @@ from s3zoo.models.s3 import S3, timm_differs, timm_model_args, to_timm_state_dic
 
 TIMM_ARCHITECTURE = "swin_s3_tiny_224"  # timm's Swin takes every gene that a uniform stage has as an argument
 TOLERANCE = 1e-5  # of logits, relative to the largest one where that is above 1
-OPSET, OPSETS = 20, range(18, 24)
 LARGEST_SIDE = 8192  # of images, in pixels
 REPOSITORY = (WEIGHTS, "README.md", cards.PICTURE, cards.SAMPLE, CONFIG)
-ONNX_PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 
 
 def load(spec: str, *, img_size: tuple[int, int] | None = None, untrained: bool = False) -> tuple[Any, dict]:
@@ -214,11 +209,7 @@ def check_onnx(path: str | Path, opset: int = OPSET) -> Path:
     path = Path(path).expanduser()
     if path.is_dir():
         raise ValueError(f"{str(path)!r} is a folder, but --out must be a file such as {str(path / 'model.onnx')!r}.")
-    if not WRITES_ONNX:
-        raise ValueError(f"ONNX export needs torch 2.9 or newer, and this is torch {torch.__version__}; update torch.")
-    missing = [name for name in ONNX_PACKAGES if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ValueError(f"ONNX export needs {', '.join(missing)}; install with: pip install {' '.join(missing)}")
+    check_onnx_packages()
     return path
 
 
@@ -228,15 +219,7 @@ def to_onnx(path: str | Path, model: Any, *, opset: int = OPSET) -> float:
     import onnx
     import onnxruntime
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-        program = torch.onnx.export(
-            model, (_images(model, 2),), dynamo=True, verbose=False, external_data=False, opset_version=opset,
-            input_names=["image"], output_names=["logits"], dynamic_shapes=({0: torch.export.Dim("batch")},),
-        )  # fmt: skip
-    assert program is not None
-    proto = program.model_proto
+    proto = onnx_proto(model, _images(model, 2), opset, ({0: torch.export.Dim("batch")},))
     if [o.version for o in proto.opset_import if not o.domain] != [opset]:
         raise ValueError(f"The model cannot be written with opset {opset}; try the default, {OPSET}.")
     _strip(proto)

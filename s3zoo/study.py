@@ -218,7 +218,7 @@ def keep(folder: Path, target: Path) -> None:
 
 def hours(study: Study, runs: Iterable[StudyRun], out: Path) -> str:
     """A table of what each run computes and how long it takes one core, at the speed that this machine shows now."""
-    from s3zoo.search.forecast import Work, forecast
+    from s3zoo.search.forecast import Work, forecast, measured_speed
 
     lines, total = [f"{'run':<24} {'phase':<28} {'TMACs':>8} {'hours':>7}"], 0.0
     speeds: dict[str, tuple[float, float]] = {}
@@ -233,7 +233,7 @@ def hours(study: Study, runs: Iterable[StudyRun], out: Path) -> str:
             works, (train, score) = [Work(f"{config.train.epochs} epochs")], (1.0, 1.0)
         done = "  done" if (out / run.name / "result.json").exists() else ""
         for work in works:
-            seconds, amount = work.training / train + work.scoring / score, (work.training + work.scoring) / 1e12
+            seconds, amount = work.seconds(train, score), (work.training + work.scoring) / 1e12
             total += seconds
             lines.append(f"{run.name:<24} {work.phase:<28} {amount:>8.1f} {seconds / 3600:>7.2f}{done}")
     measured = ", ".join(f"{f}: {a / 1e9:.1f} and {b / 1e9:.1f}" for f, (a, b) in speeds.items())
@@ -247,42 +247,3 @@ def _config(run: StudyRun) -> SearchRun | TrainRun:
     if verb == "search":
         return overridden(load_config(name, SearchRun, "search"), settings)
     return overridden(load_config(name, TrainRun, "train"), settings)
-
-
-def measured_speed(run: SearchRun, seconds: float = 3.0) -> tuple[float, float]:
-    """Multiply-adds per second of one thread in training and in scoring, of a network of the space."""
-    import random
-
-    import torch
-
-    from s3zoo.models import MODELS
-    from s3zoo.search.budget import Budget, Feasible, Pricer
-    from s3zoo.search.forecast import BACKWARD
-
-    price, threads = Pricer(**run.priced), torch.get_num_threads()
-    budgets = run.arch_search.budgets or ("",)
-    arch = Feasible(run.space, Budget.parse(budgets[0]), price).draw(random.Random(0)) or run.space.smallest()
-    model = MODELS[arch.family](arch, **run.shape)
-    macs = price(arch)["macs"] * run.supernet.batch_size
-    images = torch.randn(run.supernet.batch_size, run.data.in_chans, run.data.img_size, run.data.img_size)
-
-    def train() -> None:
-        model.train()(images).square().mean().backward()
-
-    def score() -> None:
-        with torch.no_grad():
-            model.eval()(images)
-
-    def speed(step: Any, passes: int) -> float:
-        step()
-        begun, count = time.process_time(), 0
-        while time.process_time() - begun < seconds:
-            step()
-            count += 1
-        return count * passes * macs / (time.process_time() - begun)
-
-    torch.set_num_threads(1)
-    try:
-        return speed(train, 1 + BACKWARD), speed(score, 1)
-    finally:
-        torch.set_num_threads(threads)

@@ -22,7 +22,7 @@ from s3zoo.cards.facts import (
     registered_names,
     weights_source,
 )
-from s3zoo.drawing import quantity
+from s3zoo.drawing import quantity, told_latency
 from s3zoo.models.s3 import timm_differs, timm_model_args
 from s3zoo.picture import draw, feature_map, genes
 
@@ -52,6 +52,7 @@ def render(config: dict[str, Any], repo_id: str | None = None) -> str:
         f"# {facts.title}\n\n{_what(facts)}\n\n![The genome, a column per block]({PICTURE})",
         table("Size", "", ("", ""), _sizes(facts)),
         _measured(facts),
+        _beside(facts),
         _published(facts),
         sample(facts.config["s3zoo"].get("sample")),
         _genome(facts),
@@ -150,6 +151,18 @@ def _measured(facts: Facts) -> str:
     return table("Measured", note, ("Data", "Split", "Metric", "Value", "95 % interval", "Images"), rows)
 
 
+def _beside(facts: Facts) -> str:
+    """What the search bought: networks under the same budget, trained alike."""
+    rows = []
+    for row in facts.provenance.get("controls") or []:
+        test, name = row["test"], row["control"].replace("_", " ") + (f" ({row['model']})" if "model" in row else "")
+        name += "" if row.get("within_budget", True) else ", beyond the budget"
+        costs = quantity(row["params"]), quantity(row["macs"]), f"{row['latency']:.3g}" if "latency" in row else ""
+        rows.append((name, f"{test['top1']:.2f}", f"{test['low']:.2f} to {test['high']:.2f}", *costs))
+    head = ("Network", "Test top-1", "95 % interval", "Parameters", "MACs", "Latency (ms)")
+    return table("Beside it", "Other networks under the same budget, with the same data and training.", head, rows)
+
+
 def _published(facts: Facts) -> str:
     paper, sources = facts.paper, paper_figures()["sources"]
     if not paper:
@@ -215,6 +228,7 @@ def _origin(facts: Facts) -> list[tuple[str, str]]:
         "Teacher": _teacher(p.get("teacher")),
         "Supernet": _file(p.get("supernet")),
         "Converted from": _file(p.get("converted_from")),
+        "Latency": told_latency(p["latency"]) if p.get("latency") else "",
         "Cost": ", ".join(cost),
         "Data fingerprint": f"`{facts.data['fingerprint']}`" if facts.data.get("fingerprint") else "",
         "Versions": ", ".join(f"{name} {version}" for name, version in (p.get("versions") or {}).items()),

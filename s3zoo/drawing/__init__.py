@@ -80,6 +80,26 @@ def quantity(number: float) -> str:
     return f"{rounded / size:g}{unit}"
 
 
+def where_run(setting: Mapping[str, Any]) -> str:
+    """A device and its threads."""
+    count = setting["threads"]
+    threads = f" ({count} thread{'s' if count > 1 else ''})" if count else ""
+    return f"{setting['device_name']}{threads}"
+
+
+def where_measured(setting: Mapping[str, Any]) -> str:
+    """Device, threads, batch and runtime of a measurement."""
+    runtime = {"torch": "PyTorch", "compile": "torch.compile", "onnx": "ONNX Runtime"}[setting["runtime"]]
+    return f"{where_run(setting)}, batch {setting['batch_size']}, {runtime}"
+
+
+def told_latency(check: Mapping[str, Any]) -> str:
+    """What was promised and measured, in words; `check` is a result's latency_check."""
+    ms = check["measured"]
+    measured = "not measured on this device" if ms is None else f"{ms:.3g} ms measured"
+    return f"{check['promised']:.3g} ms promised, {measured} ({where_measured(check)})"
+
+
 def duration(seconds: float) -> str:
     """A time in the unit that suits it: 40 s, 12 min, 3.5 h."""
     if seconds < 90:

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from s3zoo.families import FAMILIES
+from s3zoo.files import check_writable, write_text
 from s3zoo.search.budget import Budget, Feasible, Pricer, extents
-from s3zoo.search.config import SearchRun
+from s3zoo.search.config import Controls, SearchRun
 from s3zoo.space import glit_details, glit_split
-from s3zoo.training.config import Train, load_config, overridden
-from s3zoo.training.registry import listing
+from s3zoo.training.config import Train, load_config, overridden, to_dict
+from s3zoo.training.registry import listing, source_of
 
 DEFAULT = "digits"
 
@@ -25,7 +26,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="s3zoo search",
         description="Search a network: space search, supernet, architecture search, export. The same command resumes an"
-        " interrupted run. Under torchrun the work is shared by all processes.",
+        " interrupted run. Under torchrun the work is shared by all processes. With --data FOLDER and without a config,"
+        " one is written that suits these images, this machine and --hours, and shown before it is run.",
     )
     parser.add_argument("config", nargs="?", help="name of a config in configs/search, or a .py file (default: digits)")
     parser.add_argument(
@@ -50,6 +52,15 @@ def main(argv: list[str] | None = None) -> int:
         help="search around this network's dimensions and below its parameters: a ViT, DeiT or Swin of timm, a name of"
         " the zoo, a folder; it is trained beside the winner",
     )  # fmt: skip
+    parser.add_argument(
+        "--runtime", choices=("torch", "compile", "onnx"),
+        help="whose latency a budget limits: that of PyTorch, of torch.compile or of ONNX Runtime on a CPU",
+    )  # fmt: skip
+    parser.add_argument(
+        "--hours", type=float, metavar="H",
+        help="of clock, which are kept: phases shrink to what is left (with --data and without a config: default 1)",
+    )  # fmt: skip
+    parser.add_argument("--no-controls", action="store_true", help="train no networks beside the winner")
     parser.add_argument("--out", type=Path, help="folder of the run (default: runs/<name of the config>)")
     parser.add_argument(
         "--seeds", type=int, default=1, metavar="N", help="N runs with seeds from the config's on, and a table"
@@ -62,7 +73,7 @@ def main(argv: list[str] | None = None) -> int:
         help="show where each space of a finished run would have moved with these settings, from its recorded scores",
     )  # fmt: skip
     parser.add_argument("--no-report", action="store_true", help="write no report at the end; see `s3zoo report`")
-    parser.add_argument("--dry-run", action="store_true", help="show what would be done; needs no data")
+    parser.add_argument("--dry-run", action="store_true", help="show what would be done; a config needs no data")
     parser.add_argument("--show", action="store_true", help="list every setting with its value, default and effect")
     parser.add_argument("--list", action="store_true", help="show the configs; `s3zoo config NAME` shows one whole")
     arguments = parser.parse_args(argv)
@@ -71,6 +82,13 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     settings = arguments.set + ([f"data.root={arguments.data}"] if arguments.data else [])
     settings += [f"arch_search.budgets={tuple(arguments.budget)!r}"] if arguments.budget else []
+    settings += [f"arch_search.latency_runtime={arguments.runtime}"] if arguments.runtime else []
+    settings += [f"hours={arguments.hours}"] if arguments.hours is not None else []
+    if arguments.no_controls:
+        settings += [f"controls.{name}={value}" for name, value in to_dict(Controls()).items()]
+    named = (arguments.config, arguments.source, arguments.start, arguments.around)
+    if arguments.data is not None and not any(named) and not arguments.show:
+        return _search_unasked(arguments, settings)
     config = _config(arguments)
     if arguments.around:
         from s3zoo.search.around import around  # torch is needed from here on
@@ -81,7 +99,37 @@ def main(argv: list[str] | None = None) -> int:
         from s3zoo.search.start import started
 
         config = started(config, arguments.start)
-    run = overridden(config, settings)
+    return _search(arguments, overridden(config, settings))
+
+
+def _search_unasked(arguments: argparse.Namespace, settings: list[str]) -> int:
+    """Write a config for these images and this machine, show it and run it; one that is there already is run."""
+    from s3zoo.search.plan import check_images, make_plan
+
+    out = arguments.out or Path("runs") / (Path(arguments.data).resolve().name or "mine")
+    path, hours = out / "config.py", 1.0 if arguments.hours is None else arguments.hours
+    if path.exists():
+        run = load_config(str(path), SearchRun, "search")
+        wanted = (tuple(arguments.budget) or run.arch_search.budgets, arguments.hours or run.hours)
+        if wanted != (run.arch_search.budgets, run.hours):
+            raise ValueError(f"{path} is of a search under another budget or of other hours; give another --out.")
+        print(f"{path} is run as it is")
+        return _search(arguments, overridden(run, settings), out)
+    controls, runtime = not arguments.no_controls, arguments.runtime or "torch"
+    plan = make_plan(arguments.data, tuple(arguments.budget), hours, controls=controls, runtime=runtime)
+    run = overridden(plan.config, settings)
+    print(plan.told(), flush=True)
+    check_images(run, print)
+    if arguments.dry_run:
+        return 0
+    check_writable(out, "--out", folder=True)
+    out.mkdir(parents=True, exist_ok=True)
+    head = f"Written by `s3zoo search --data {arguments.data}`; an ordinary config, to be changed and used again."
+    write_text(path, source_of(run, f"{head}\n\n{plan.told()}"))
+    return _search(arguments, run, out)
+
+
+def _search(arguments: argparse.Namespace, run: SearchRun, out: Path | None = None) -> int:
     if arguments.show:
         from s3zoo.training import settings as all_settings
 
@@ -90,7 +138,7 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.dry_run:
         print(plan(run, arguments.seeds))
         return 0
-    out = arguments.out or Path("runs") / run.name
+    out = out or arguments.out or Path("runs") / run.name
     if arguments.replay:
         from s3zoo.search.phases import replayed_moves
 

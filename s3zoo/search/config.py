@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from s3zoo.arch import Arch, Stage
-from s3zoo.checks import Count, Positive, Range, Share, check
+from s3zoo.checks import Amount, Count, Positive, Range, Share, check
 from s3zoo.families import FAMILIES
 from s3zoo.search.space_search import SpaceSearch
 from s3zoo.space import S3_INITIAL, Space
@@ -35,6 +35,9 @@ class ArchSearch:
     latency_batch: Annotated[int, Range(1, 10**6)] = 1
     latency_repeats: Annotated[int, Range(1, 10**6)] = 10  # how often each block is timed
     latency_table: str = ""  # file of a table that was measured on another device; empty: this one is
+    latency_threads: Count = 0  # of a CPU; 0: as many as the run has
+    # What runs the networks: PyTorch, torch.compile or ONNX Runtime's CPU provider
+    latency_runtime: Literal["torch", "compile", "onnx"] = "torch"
 
     def __post_init__(self) -> None:
         check(self)
@@ -66,6 +69,7 @@ class Controls:
 
     random: bool = False  # one drawn from the config's space
     random_search: bool = False  # the best of as many random networks as the search scored, in the same supernet
+    stock: bool = False  # timm's transformer and CNN of the nearest latency or MACs, of a list of small ones
     # One designed by hand: for each gene, depth and embed_dim a value, or one for each stage; or an architecture's JSON
     designed: dict = field(default_factory=dict)
 
@@ -73,7 +77,7 @@ class Controls:
         check(self)
 
     def __len__(self) -> int:
-        return self.random + self.random_search + bool(self.designed)
+        return self.random + self.random_search + 2 * self.stock + bool(self.designed)
 
     def designed_arch(self, space: Space) -> Arch:
         """The network designed by hand, of the family of this space."""
@@ -119,6 +123,7 @@ class SearchRun(Run):
     audit_finetune: Train = field(default_factory=lambda: Train(epochs=0))
     controls: Controls = field(default_factory=Controls)
     tower: Tower = field(default_factory=Tower)  # of family "ladder" only
+    hours: Amount = 0.0  # of clock: phases shrink to what is left of them; 0: as long as it takes
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from s3zoo.drawing import duration
 from s3zoo.files import read_json, write_json
+from s3zoo.training.config import to_dict
 
 BACKWARD = 3  # a training step takes about as long as so many forward passes
 EVERY = 20.0  # seconds between two savings of the clock: a kill loses no more
@@ -88,6 +89,7 @@ class Course:
     ) -> None:  # fmt: skip
         self._path, self._config, self._images = folder / "clock.json", config, train_images
         self._log, self._write, self._run, self._clock = log, write, run, clock
+        self._known: dict[str, int] = {}
         self.phases = planned(config, train_images)
         there = write and self._path.exists()
         kept = read_json(self._path, {"phases": list}) if there else {"phases": []}
@@ -101,7 +103,22 @@ class Course:
 
     def ends(self, *, last: int, visited: int) -> None:
         """The space search is over: so many spaces were visited, and this one gives the result."""
-        self.phases = planned(self._config, self._images, last=last, visited=visited)
+        self._known = {"last": last, "visited": visited}
+        self.phases = planned(self._config, self._images, **self._known)
+
+    def follow(self, run: Any) -> None:
+        """Go on with another config, whose phases are shorter."""
+        self._config = to_dict(run)
+        self.phases = planned(self._config, self._images, **self._known)
+
+    def needed(self, name: str) -> float | None:
+        """Seconds of this phase, which is to begin, and of all after it; None before anything is known."""
+        before, self._now = self._now, name
+        self._share, self._first = 0.0, -1.0
+        try:
+            return self.rest(with_current=True)
+        finally:
+            self._now = before
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import statistics
+import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from s3zoo.search.budget import Budget, Feasible, Pricer, extents
@@ -20,6 +22,10 @@ class Work(NamedTuple):
     phase: str
     training: float = 0.0
     scoring: float = 0.0
+
+    def seconds(self, training: float, scoring: float) -> float:
+        """At so many multiply-adds per second."""
+        return self.training / training + self.scoring / scoring
 
 
 def forecast(run: SearchRun, images: int) -> list[Work]:
@@ -79,3 +85,42 @@ def mean_macs(space: Space, budget: Budget, price: Pricer) -> float:
 
 def _trained(epochs: int, images: int, macs: float) -> float:
     return epochs * images * macs * (1 + BACKWARD)
+
+
+def measured_speed(
+    run: SearchRun, seconds: float = 3.0, *, threads: int = 1, clock: Callable[[], float] = time.process_time
+) -> tuple[float, float]:
+    """Multiply-adds per second in training and in scoring, of a network of the space."""
+    import torch
+
+    from s3zoo.models import MODELS
+
+    price, before = Pricer(**run.priced), torch.get_num_threads()
+    limits = Budget.parse((*run.arch_search.budgets, "")[0]).limits
+    known = Budget({metric: limit for metric, limit in limits.items() if metric != "latency"})
+    arch = Feasible(run.space, known, price).draw(random.Random(0)) or run.space.smallest()
+    with torch.random.fork_rng(devices=[]):
+        model = MODELS[arch.family](arch, **run.shape)
+        images = torch.randn(run.supernet.batch_size, run.data.in_chans, run.data.img_size, run.data.img_size)
+    macs = price(arch)["macs"] * run.supernet.batch_size
+
+    def train() -> None:
+        model.train()(images).square().mean().backward()
+
+    def score() -> None:
+        with torch.no_grad():
+            model.eval()(images)
+
+    def speed(step: Callable[[], None], passes: int) -> float:
+        step()
+        begun, count = clock(), 0
+        while clock() - begun < seconds:
+            step()
+            count += 1
+        return count * passes * macs / (clock() - begun)
+
+    torch.set_num_threads(threads)
+    try:
+        return speed(train, 1 + BACKWARD), speed(score, 1)
+    finally:
+        torch.set_num_threads(before)

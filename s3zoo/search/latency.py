@@ -1,9 +1,14 @@
-"""Latency without running every network: a table of parts, timed once on a device, whose sum is a network's latency.
+"""Latency without running every network: a table of parts, timed once on a device, whose sum tells a network's latency.
 
 The parts are the blocks (one entry per stage, width and genes) and what lies around the stages: before the first, from
 one to the next, after the last (one entry per widths on both sides). They are timed inside forward passes of whole
 networks, two equal blocks in every stage, each pass measuring one candidate of every stage. So the entry of an S3 block
 is the mean of a plain and a shifted one. The way to a decoder's first block leads through its tower, whose time counts.
+
+The sum is corrected by what whole networks take (`Correction`), in PyTorch or in another runtime: blocks can be timed
+one by one in PyTorch alone. A measurement has to pass three checks, else it is done again, and at last given up: whole
+networks timed twice agree, large blocks are not faster than small ones, and whole networks agree with the corrected
+sum.
 """
 
 from __future__ import annotations
@@ -14,20 +19,24 @@ import itertools
 import json
 import math
 import platform
+import random
 import statistics
-import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from s3zoo import cost
 from s3zoo.arch import Arch, Stage
+from s3zoo.drawing import where_measured, where_run
 from s3zoo.families import FAMILIES, Block
 from s3zoo.files import Records, read_json, write_json
 from s3zoo.models import MODELS
+from s3zoo.search.latency_runtime import check_runtime, clock, runner, threads_set, timed_in_turns, typical
 from s3zoo.space import Space
 from s3zoo.training.distributed import Ranks
 from s3zoo.training.log import Log
@@ -37,6 +46,10 @@ from s3zoo.training.resumable import resumable
 SCHEMA_VERSION = 1
 ALONE = Ranks(0, 1, torch.device("cpu"))
 ROUNDS = 3  # over all networks, so that a slow minute of the machine does not fall on one candidate alone
+WHOLE = 10  # networks that are timed as a whole
+TOLERANCE = 0.1  # by which two measurements may differ on average, and networks from what is predicted
+SIZES = ("num_heads", "head_dim", "mlp_ratio")  # genes that only make a block larger
+ATTEMPTS = 3  # to measure with so little noise, each with twice as many passes
 
 
 @dataclass(frozen=True)
@@ -74,31 +87,96 @@ class Setting:
     threads: int  # of the CPU; 0 on a GPU
     torch: str
     tower: str = ""  # family "ladder" only: its name in timm
+    runtime: str = "torch"  # "compile": torch.compile; "onnx": ONNX Runtime
+
+    def __str__(self) -> str:
+        return where_measured(dataclasses.asdict(self))
+
+
+@dataclass(frozen=True)
+class Correction:
+    """From the sum of the parts to whole networks in their runtime; no coefficient is negative.
+
+    milliseconds = fixed + parts x sum of the parts + blocks x number of blocks + gmacs x MACs / 10^9
+    """
+
+    fixed: float = 0.0
+    parts: float = 1.0
+    blocks: float = 0.0
+    gmacs: float = 0.0
+    error: float = 0.0  # mean relative error, each network predicted from the others
+
+    def __call__(self, terms: Sequence[float]) -> float:
+        return math.fsum(a * b for a, b in zip(dataclasses.astuple(self)[:4], terms, strict=True))
+
+
+def fitted(terms: Sequence[Sequence[float]], times: Sequence[float]) -> Correction:
+    """The correction whose relative errors are least, by least squares: of the sets of terms with coefficients that are
+    not negative, the one that predicts each network best from the others."""
+    x, y = np.array(terms), np.array(times)
+    rows, ones = x / y[:, None], np.ones(len(y))
+    if len(y) < 5:  # too few to leave one out
+        factor = float(1 / rows[:, 1].mean())
+        return Correction(parts=float(f"{factor:.6g}"), error=float(np.abs(factor * rows[:, 1] - 1).mean()))
+    best = Correction(error=math.inf)
+    for size in range(1, 5):
+        for chosen in itertools.combinations(range(4), size):
+            if not {1, 3} & set(chosen):  # nothing that tells networks of one depth apart
+                continue
+            own = rows[:, chosen]
+            found = np.linalg.lstsq(own, ones, rcond=None)[0]
+            left_out = []
+            for i in range(len(y)):
+                others = np.arange(len(y)) != i
+                left_out.append(abs(own[i] @ np.linalg.lstsq(own[others], ones[others], rcond=None)[0] - 1))
+            error = float(np.mean(left_out))
+            if found.min() >= 0 and error < best.error:
+                values = dict.fromkeys(("fixed", "parts", "blocks", "gmacs"), 0.0)
+                for column, value in zip(chosen, found, strict=True):
+                    values[list(values)[column]] = float(f"{value:.6g}")
+                best = Correction(**values, error=float(f"{error:.4g}"))
+    return best
 
 
 class LatencyTable:
     """Milliseconds of one forward pass (fp32, eval mode) of any network whose parts were measured."""
 
-    def __init__(self, setting: Setting, entries: dict[Part, float] | None = None) -> None:
+    def __init__(
+        self, setting: Setting, entries: dict[Part, float] | None = None, correction: Correction | None = None
+    ) -> None:
         self.setting = setting
         self.entries: dict[Part, float] = dict(entries or {})
+        self.correction = correction  # made with the first entries, then the same for all that come
         self.tower: nn.Module | None = None  # one to share, else one is built when it is needed
 
     @classmethod
     def empty(
         cls, space: Space, *, img_size: int | tuple[int, int] = 224, num_classes: int = 1000, in_chans: int = 3,
-        batch_size: int = 1, device: torch.device | str = "cpu", tower: str = "",
+        batch_size: int = 1, device: torch.device | str = "cpu", tower: str = "", threads: int = 0,
+        runtime: str = "torch",
     ) -> LatencyTable:  # fmt: skip
         """A table for networks of the space's kind on a device of this machine, with nothing measured yet."""
         if batch_size < 1:
             raise ValueError(f"The batch size of a latency table is {batch_size}, but must be at least 1.")
-        where, some = torch.device(device), space.smallest()
+        check_runtime(runtime, device)
+        where, some = this_device(device, threads), space.smallest()
         kind = {"family": some.family, "patch_size": some.patch_size, "stem_depth": some.stem_depth}
         shape = {"img_size": img_size, "num_classes": num_classes, "in_chans": in_chans, "batch_size": batch_size}
-        return cls(Setting(**kind, **shape, **this_device(where), torch=torch.__version__, tower=tower))  # type: ignore[arg-type]
+        what = {"torch": torch.__version__, "tower": tower, "runtime": runtime}
+        return cls(Setting(**kind, **shape, **where, **what))  # type: ignore[arg-type]
 
     def __call__(self, arch: Arch) -> float:
         self._check_kind(arch)
+        return self._sum(arch) if self.correction is None else self.correction(self._terms(arch))
+
+    def _terms(self, arch: Arch) -> tuple[float, ...]:
+        """What a correction multiplies."""
+        setting = self.setting
+        shape: dict[str, Any] = {key: getattr(setting, key) for key in ("img_size", "num_classes", "in_chans")}
+        macs = cost.macs(arch.effective(setting.img_size), **shape) * setting.batch_size
+        return 1.0, self._sum(arch), float(sum(arch.depths)), macs / 1e9
+
+    def _sum(self, arch: Arch) -> float:
         try:
             return math.fsum(self.entries[part] for part in parts(arch.effective(self.setting.img_size)))
         except KeyError as error:
@@ -126,77 +204,117 @@ class LatencyTable:
             return
         if repeats < 1:
             raise ValueError(f"Latencies are to be measured {repeats} times, but must be at least once.")
-        setting, here = self.setting, this_device(self.setting.device)
-        if ranks.first and here != {key: getattr(setting, key) for key in here}:
+        if ranks.first and not self.is_here:
             raise ValueError(
-                f"The latency table was measured on {_where(dataclasses.asdict(setting))} and lacks"
-                f" {_show(missing[0])} of space {space.name!r}, but this is {_where(here)}; measure it there."
+                f"The latency table was measured on {where_run(dataclasses.asdict(self.setting))} and lacks"
+                f" {_show(missing[0])} of space {space.name!r}, but this is"
+                f" {where_run(this_device(self.setting.device, self.setting.threads))}; measure it there."
             )
+        if ranks.first:
+            check_runtime(self.setting.runtime, self.setting.device)
         log, measured, stop = log or Log(None, speaks=False), measured or Records(None), stop or Stop()
-        rounds = min(ROUNDS, repeats)
-        archs = covering_archs(space, missing)
-        order = [arch for _ in range(rounds) for arch in archs]
-        identity = [repeats, dataclasses.asdict(setting), *(arch.key for arch in order)]
-        task = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
-        if any(row["task"] != task for row in measured.rows):  # on another device, or already in the table
+        entries, correction = self.entries, self.correction
+        begun = measured.rows[0].get("attempt", 0) if measured.rows else 0
+        runners: list[Callable[[], Any]] = []  # made once: in some runtimes that takes long
+        for attempt in range(begun, ATTEMPTS):
+            job = _Measurement(self, space, missing, repeats * 2**attempt, attempt, runners)
+            samples, sweeps = job(log, measured, ranks, stop)
+            self.entries = entries | {part: typical(values) for part, values in samples.items()}
+            whole = [min(pair) for pair in zip(*sweeps, strict=True)]
+            terms = [self._terms(arch) for arch in job.whole]
+            if not entries:
+                self.correction = ranks.from_first(fitted(terms, whole))
+            noise = ranks.from_first(self._noise(space, sweeps, fit=not entries))
+            if not noise:
+                break
+            log.say(f"latency: {noise}; {'measured again' if attempt + 1 < ATTEMPTS else 'given up'}")
+            self.entries, self.correction = entries, correction
             measured.clear()
-        meter = log.progress(f"latency of {space.name}", len(order), len(measured.rows))
-        numbers = {part: i for i, part in enumerate(missing)}
-
-        def timed(firsts: list[int]) -> Iterator[dict[str, Any]]:
-            for first in firsts:
-                for arch in order[first:]:
-                    times = self._timed(arch, math.ceil(repeats / rounds))
-                    yield {"task": task, "ms": [(numbers[part], ms) for part, ms in times if part in numbers]}
-
-        def reached() -> str:
-            return f"latency: stopped after {len(measured.rows)} of {len(order)} networks"
-
-        done = len(measured.rows)
-        items = [done] if done < len(order) else []
-        for _ in resumable(items, timed, measured, ranks, stop, reached=reached, every=0.0):
-            meter.update(len(measured.rows))
-        log.close_progress()
-        samples: dict[Part, list[float]] = {part: [] for part in missing}
-        for row in measured.rows:
-            for number, ms in row["ms"]:
-                samples[missing[number]].append(ms)
-        self.entries |= {part: float(f"{statistics.median(values):.6g}") for part, values in samples.items()}
+        else:
+            raise ValueError(
+                f"The latencies on {self.setting} cannot be trusted: {noise}, also when measured {ATTEMPTS} times; let"
+                " the machine do nothing else meanwhile, give a table of another time (arch_search.latency_table), or"
+                " limit macs or params instead."
+            )
+        told = [abs(self(arch) / ms - 1) for arch, ms in zip(job.whole, whole, strict=True)]
+        error = self.correction.error if not entries and self.correction else statistics.fmean(told)
         log.say(
-            f"latency: {len(missing)} parts of {space.name} measured in {len(archs)} networks on"
-            f" {_where(dataclasses.asdict(setting))}, batch {setting.batch_size}: the smallest network takes"
+            f"latency: {len(missing)} parts of {space.name} measured in {job.networks} networks on {self.setting};"
+            f" whole networks take what is predicted within {error:.1%} on average; the smallest network takes"
             f" {self(space.smallest()):.3g} ms, the largest {self(space.largest()):.3g} ms"
         )
 
+    def _noise(self, space: Space, sweeps: list[list[float]], *, fit: bool) -> str:
+        """What shows that this was measured on too busy a machine; nothing if all is well."""
+        differ = statistics.fmean(abs(a - b) / min(a, b) for a, b in zip(*sweeps, strict=True))
+        if differ > TOLERANCE:
+            return f"two measurements of the same networks differ by {differ:.0%} on average"
+        family, shape = FAMILIES[space.family], self._shape(space)
+        blocks: dict[tuple[Any, ...], list[tuple[float, float]]] = {}
+        for part, ms in self.entries.items():
+            if part.genes is not None:
+                macs = family.block_cost(part.genes, part.embed_dims[0], part.stage, shape).macs
+                genes = dataclasses.asdict(part.genes)  # with another window, say, more MACs may well take less time
+                alike = tuple(value for name, value in genes.items() if name not in SIZES)
+                blocks.setdefault((part.stage, part.embed_dims[0], *alike), []).append((macs, ms))
+        ends = [(min(pairs), max(pairs)) for pairs in blocks.values()]
+        ratios = [high / low for (least, low), (most, high) in ends if most > least]
+        ratio = statistics.geometric_mean(ratios) if ratios else 1.0
+        if ratio < 1 - TOLERANCE:
+            return f"the largest blocks of stages take {ratio:.0%} of the time of the smallest"
+        if fit and self.correction is not None and self.correction.error > TOLERANCE:
+            return f"whole networks differ from what their parts predict by {self.correction.error:.0%} on average"
+        return ""
+
+    def _shape(self, space: Space) -> Any:
+        own = self.setting
+        return cost.shape_of(space.largest(), own.img_size, own.num_classes, own.in_chans, cost.TOWER_DIM)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the device of the table."""
+        here = this_device(self.setting.device, self.setting.threads)
+        return here == {key: getattr(self.setting, key) for key in here}
+
     def measured(self, arch: Arch, repeats: int = 10) -> float | None:
-        """The milliseconds that a network takes as a whole, the median; None if this is not the table's device."""
-        here = this_device(self.setting.device)
-        if here != {key: getattr(self.setting, key) for key in here}:
-            return None
-        return float(f"{statistics.median(map(math.fsum, self._passes(arch, repeats))):.6g}")
+        """The milliseconds that a network takes as a whole; None if this is not the table's device."""
+        return self.measured_model(self._build(arch), repeats) if self.is_here else None
+
+    def measured_model(self, model: nn.Module, repeats: int = 10) -> float:
+        """The same of any network that takes these images."""
+        setting = self.setting
+        with threads_set(setting.threads):
+            run = runner(model.to(setting.device), self._images(), setting.runtime, setting.threads)
+            return timed_in_turns([run], repeats, setting.device, setting.threads)[0]
 
     def _timed(self, arch: Arch, passes: int) -> Iterator[tuple[Part, float]]:
         """The milliseconds of every part in every pass; the mean where a part runs more than once."""
-        order = list(parts(arch))
-        for times in self._passes(arch, passes):
-            by_part: dict[Part, list[float]] = {}
-            for part, ms in zip(order, times, strict=True):
-                by_part.setdefault(part, []).append(ms)
-            yield from ((part, statistics.fmean(values)) for part, values in by_part.items())
+        order, setting = list(parts(arch)), self.setting
+        now = clock(setting.device, setting.threads)
+        with threads_set(setting.threads):
+            for times in timed_segments(self._build(arch), self._images(), passes, now):
+                by_part: dict[Part, list[float]] = {}
+                for part, ms in zip(order, times, strict=True):
+                    by_part.setdefault(part, []).append(ms)
+                yield from ((part, statistics.fmean(values)) for part, values in by_part.items())
 
-    def _passes(self, arch: Arch, passes: int) -> Iterator[list[float]]:
-        """The milliseconds of the segments of each pass, in a network of random weights."""
+    def _build(self, arch: Arch) -> Any:
+        """A network of random weights, ready to run."""
         setting = self.setting
-        height, width = setting.img_size if isinstance(setting.img_size, tuple) else (setting.img_size,) * 2
         args: dict[str, Any] = {key: getattr(setting, key) for key in ("img_size", "num_classes", "in_chans")}
         kind: Any = MODELS[setting.family]
         if setting.tower:
             args["tower"] = self.tower or setting.tower
             self.tower = (args := kind.shared_args(args, setting.device))["tower"]
         with torch.random.fork_rng(devices=[]):  # measured or reused, the run around it draws the same numbers
-            model: Any = kind(arch, **args)
-            images = torch.randn(setting.batch_size, setting.in_chans, height, width)
-        yield from timed_segments(model.to(setting.device).eval(), images.to(setting.device), passes)
+            return kind(arch, **args).to(setting.device).eval()
+
+    def _images(self) -> Tensor:
+        setting = self.setting
+        height, width = setting.img_size if isinstance(setting.img_size, tuple) else (setting.img_size,) * 2
+        generator = torch.Generator().manual_seed(0)
+        images = torch.randn(setting.batch_size, setting.in_chans, height, width, generator=generator)
+        return images.to(setting.device)
 
     def _check_kind(self, arch: Arch) -> None:
         kind, own = (arch.family, arch.patch_size, arch.stem_depth), self.setting
@@ -213,15 +331,16 @@ class LatencyTable:
         for part, ms in self.entries.items():
             genes = {} if part.genes is None else {"genes": dataclasses.asdict(part.genes)}
             rows.append({"stage": part.stage, "embed_dims": list(part.embed_dims), **genes, "ms": ms})
-        return {"schema_version": SCHEMA_VERSION, **dataclasses.asdict(self.setting), "entries": rows}
+        correction = {} if self.correction is None else {"correction": dataclasses.asdict(self.correction)}
+        return {"schema_version": SCHEMA_VERSION, **dataclasses.asdict(self.setting), **correction, "entries": rows}
 
     @classmethod
     def from_dict(cls, data: Any) -> LatencyTable:
         try:
             if data["schema_version"] != SCHEMA_VERSION:
                 raise KeyError(f"schema_version {SCHEMA_VERSION}")
-            fields = {field.name: data[field.name] for field in dataclasses.fields(Setting) if field.name != "tower"}
-            fields["tower"] = data.get("tower", "")
+            later = {"tower": "", "runtime": "torch"}  # what tables of earlier releases do not have
+            fields = {each.name: (later | data)[each.name] for each in dataclasses.fields(Setting)}
             if isinstance(fields["img_size"], list):
                 fields["img_size"] = tuple(fields["img_size"])
             block = FAMILIES[fields["family"]].block
@@ -229,7 +348,8 @@ class LatencyTable:
                 Part(row["stage"], tuple(row["embed_dims"]), block(**row["genes"]) if "genes" in row else None):
                 float(row["ms"]) for row in data["entries"]
             }  # fmt: skip
-            return cls(Setting(**fields), entries)
+            correction = Correction(**data["correction"]) if "correction" in data else None
+            return cls(Setting(**fields), entries, correction)
         except (TypeError, KeyError, ValueError, AttributeError) as error:
             raise ValueError(
                 f"The latency table is not in the form that LatencyTable.save writes ({error}); measure it again."
@@ -258,7 +378,74 @@ class LatencyTable:
         return table
 
 
-def timed_segments(model: Any, images: Tensor, passes: int) -> Iterator[list[float]]:
+@dataclass
+class _Measurement:
+    """One attempt to measure parts of a space: rounds over networks that show them, and whole networks before and
+    after."""
+
+    table: LatencyTable
+    space: Space
+    missing: list[Part]
+    repeats: int
+    attempt: int
+    runners: list[Callable[[], Any]]  # of the whole networks, once they are made
+    networks: int = field(init=False)
+    whole: list[Arch] = field(init=False)
+
+    def __post_init__(self) -> None:
+        rounds = min(ROUNDS, self.repeats)
+        shown = covering_archs(self.space, self.missing)
+        self.networks, self.passes = len(shown), math.ceil(self.repeats / rounds)
+        self.whole = whole_archs(self.space, self.table.setting.img_size)
+        every = (arch for _ in range(rounds) for arch in shown)
+        self.steps: list[Arch | None] = [None, *every, None]  # None: the whole networks
+
+    def __call__(
+        self, log: Log, measured: Records, ranks: Ranks, stop: Stop
+    ) -> tuple[dict[Part, list[float]], list[list[float]]]:
+        """The milliseconds of every part, and of the whole networks twice."""
+        keys = [arch.key for arch in [*(step for step in self.steps if step), *self.whole]]
+        identity = [self.repeats, dataclasses.asdict(self.table.setting), *keys]
+        task = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
+        if any(row["task"] != task for row in measured.rows):  # on another device, or already in the table
+            measured.clear()
+        meter = log.progress(f"latency of {self.space.name}", len(self.steps), len(measured.rows))
+        numbers = {part: i for i, part in enumerate(self.missing)}
+
+        def timed(firsts: list[int]) -> Iterator[dict[str, Any]]:
+            for first in firsts:
+                for step in self.steps[first:]:
+                    row: dict[str, Any] = {"task": task, "attempt": self.attempt}
+                    if step is None:
+                        yield row | {"whole": self._sweep()}
+                    else:
+                        times = self.table._timed(step, self.passes)
+                        yield row | {"ms": [(numbers[part], ms) for part, ms in times if part in numbers]}
+
+        def reached() -> str:
+            return f"latency: stopped after {len(measured.rows)} of {len(self.steps)} networks"
+
+        done = len(measured.rows)
+        items = [done] if done < len(self.steps) else []
+        for _ in resumable(items, timed, measured, ranks, stop, reached=reached, every=0.0):
+            meter.update(len(measured.rows))
+        log.close_progress()
+        samples: dict[Part, list[float]] = {part: [] for part in self.missing}
+        for number, ms in (pair for row in measured.rows for pair in row.get("ms", ())):
+            samples[self.missing[number]].append(ms)
+        return samples, [row["whole"] for row in measured.rows if "whole" in row]
+
+    def _sweep(self) -> list[float]:
+        """Each whole network in its runtime, in turns."""
+        setting, images = self.table.setting, self.table._images()
+        with threads_set(setting.threads):
+            if not self.runners:
+                models = [self.table._build(arch) for arch in self.whole]
+                self.runners += [runner(model, images, setting.runtime, setting.threads) for model in models]
+            return timed_in_turns(self.runners, self.repeats, setting.device, setting.threads)
+
+
+def timed_segments(model: Any, images: Tensor, passes: int, now: Callable[[], float]) -> Iterator[list[float]]:
     """Milliseconds from the input to the first block, of every block, between stages, and to the output; per pass.
 
     Marks are set before the first block of a stage and after every block, so the segments add up to the whole pass.
@@ -272,23 +459,22 @@ def timed_segments(model: Any, images: Tensor, passes: int) -> Iterator[list[flo
             event.record()
             marks.append(event)
         else:
-            marks.append(time.perf_counter())
+            marks.append(now())
 
     for s in range(len(model.arch.stages)):
         blocks: list[nn.Module] = list(model.get_submodule(model.blocks_path(s)).children())
         blocks[0].register_forward_pre_hook(mark)
         for block in blocks:
             block.register_forward_hook(mark)
-    with torch.inference_mode():
-        for index in range(passes + 1):
-            marks.clear()
-            mark()
-            model(images)
-            mark()
-            if on_gpu:
-                torch.cuda.synchronize()
-            if index:  # the first pass allocates and warms up
-                yield [a.elapsed_time(b) if on_gpu else 1e3 * (b - a) for a, b in itertools.pairwise(marks)]
+    for index in range(passes + 1):
+        marks.clear()
+        mark()
+        model(images)
+        mark()
+        if on_gpu:
+            torch.cuda.synchronize()
+        if index:  # the first pass allocates and warms up
+            yield [a.elapsed_time(b) if on_gpu else 1e3 * (b - a) for a, b in itertools.pairwise(marks)]
 
 
 # Which parts there are, and which networks show them all
@@ -354,17 +540,24 @@ def covering_archs(space: Space, wanted: Iterable[Part]) -> list[Arch]:
     return planned
 
 
+def whole_archs(space: Space, img_size: int | tuple[int, int]) -> list[Arch]:
+    """Different networks of all sizes: the smallest, the largest, and random ones."""
+    rng = random.Random(0)
+    drawn = [space.smallest(), space.largest(), *(space.sample(rng) for _ in range(10 * WHOLE))]
+    return list(dict.fromkeys(arch.effective(img_size) for arch in drawn))[:WHOLE]
+
+
 # Words
 
 
-def this_device(device: torch.device | str) -> dict[str, Any]:
-    """A device of this machine, as tables name it."""
+def this_device(device: torch.device | str, threads: int = 0) -> dict[str, Any]:
+    """A device of this machine, as tables name it; 0 threads are as many as PyTorch has now."""
     where = torch.device(device)
     if where.type == "cuda":
         return {"device": "cuda", "device_name": torch.cuda.get_device_name(where), "threads": 0}
     if where.type != "cpu":
         raise ValueError(f"Latency cannot be measured on {where.type!r}; use 'cpu' or 'cuda'.")
-    return {"device": "cpu", "device_name": _cpu_name(), "threads": torch.get_num_threads()}
+    return {"device": "cpu", "device_name": _cpu_name(), "threads": threads or torch.get_num_threads()}
 
 
 def _cpu_name() -> str:
@@ -375,11 +568,6 @@ def _cpu_name() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
-
-
-def _where(setting: dict[str, Any]) -> str:
-    threads = f" ({setting['threads']} threads)" if setting["threads"] else ""
-    return f"{setting['device_name']}{threads}"
 
 
 def _show(part: Part) -> str:

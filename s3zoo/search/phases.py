@@ -10,7 +10,7 @@ import itertools
 import random
 import statistics
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,13 +21,14 @@ from torch import nn
 from s3zoo.arch import Arch
 from s3zoo.files import Records, read_json, sha256, write_json
 from s3zoo.models import MODELS
-from s3zoo.search import s3, s4
+from s3zoo.search import s3, s4, stock
 from s3zoo.search.budget import Budget, Feasible, Pricer, check_feasible, extents
 from s3zoo.search.config import SearchRun
 from s3zoo.search.course import Course
 from s3zoo.search.evaluate import Evaluator, RacingEvaluator
 from s3zoo.search.evolution import Evolution, RandomSearch, pareto
 from s3zoo.search.latency import LatencyTable
+from s3zoo.search.plan import Pace
 from s3zoo.search.published import FinishedRun, official_autoformer_supernet
 from s3zoo.search.space_search import Decision, SpaceSearch, equivalent_dims, rank_correlation
 from s3zoo.search.start import begin, read_start
@@ -62,6 +63,7 @@ class Context:
     pricer: Pricer  # costs of networks of visited spaces, latency included
     name: str  # names this run in its files
     course: Course
+    pace: Pace
 
     @property
     def amp(self) -> torch.dtype | None:
@@ -82,13 +84,18 @@ class Context:
 class Finished:
     """A network with its weights and what is known of it."""
 
-    arch: Arch
+    arch: Arch | None  # None: of timm
     model: nn.Module
     inherited: float | None  # accuracy on the held-out images with the supernet's weights, if that scored it
     accuracy: float | None  # the same as finished; None if it was trained on them
+    lost: float | None = None  # accuracy after finetuning, if that was lower and the inherited weights were kept
+    stock: dict[str, Any] = field(default_factory=dict)  # name and costs of a network of timm
 
     def row(self, context: Context) -> dict[str, Any]:
-        return {"inherited": self.inherited, **context.row(self.arch, self.accuracy)}
+        lost = {} if self.lost is None else {"finetuned": self.lost, "kept": "inherited"}
+        if self.arch is None:
+            return {"inherited": None, "accuracy": self.accuracy, **self.stock}
+        return {"inherited": self.inherited, **context.row(self.arch, self.accuracy), **lost}
 
 
 class Found(NamedTuple):
@@ -113,11 +120,19 @@ def measure_latencies(context: Context, space: Space) -> None:
     measured.clear()
 
 
-def measure_winner(context: Context, budget: int, arch: Arch) -> None:
-    """How long a network takes whose latency the table promises, on the device of the table alone."""
-    if context.latency is not None and context.ranks.first and str(budget) not in context.course.latency:
-        if (ms := context.latency.measured(arch, context.run.arch_search.latency_repeats)) is not None:
+def measure_winner(context: Context, budget: int, arch: Arch | None) -> dict[str, Any]:
+    """How long a network takes whose latency the table promises, and where; on another device than the table's it is
+    not measured. What was measured once is kept in clock.json."""
+    table, known = context.latency, context.course.latency
+    if table is None or arch is None:
+        return {}
+    if context.ranks.first and str(budget) not in known:
+        if (ms := table.measured(arch, context.run.arch_search.latency_repeats)) is not None:
             context.course.measured(budget, ms)
+    setting = table.setting
+    where = {key: getattr(setting, key) for key in ("device", "device_name", "threads", "batch_size", "runtime")}
+    measured = context.ranks.from_first(known.get(str(budget)))
+    return {"latency_check": {"promised": context.pricer(arch)["latency"], "measured": measured, **where}}
 
 
 def reach_layers(context: Context, space: Space) -> None:
@@ -239,11 +254,13 @@ def within_limit(config: SpaceSearch, sizes: Pricer) -> Callable[[Arch], bool]:
 
 def train_supernet(context: Context, space: Space, place: Path, previous: Supernet | None) -> Supernet:
     """The trained supernet of a space, with `previous` to begin from if the config says so."""
-    run, train = context.run, context.run.supernet
+    run = context.run
     measure_latencies(context, space)
     reach_layers(context, space)
     if run.supernet_weights:
         return _given_supernet(context, space, place)
+    name = f"{place.name}: supernet"
+    train = context.pace.at(name).supernet
     torch.manual_seed(seed_from(run.seed, "init", place.name))
     supernet = Supernet(
         space, sharing=train.sharing, drop_path_rate=train.drop_path, device=context.ranks.device, **run.shape,
@@ -271,7 +288,6 @@ def train_supernet(context: Context, space: Space, place: Path, previous: Supern
         }
 
     task = SupernetTask(supernet, train, run.seed)
-    name = f"{place.name}: supernet"
     with context.course.phase(name):
         _fit(context, task, train, context.data, place / "supernet", name, run.seed, at_epoch_end=health)
     return supernet
@@ -349,7 +365,7 @@ def search_architectures(
 
     Without a budget in the config, the limit of the space search is one, if the space has a network within it.
     """
-    run, space, budgets = context.run, supernet.space, context.budgets
+    run, space, budgets = context.pace.at(f"{place.name}: search"), supernet.space, context.budgets
     rng = random.Random(seed_from(run.seed, "budget"))
     if not run.arch_search.budgets and not some_feasible(context, space):
         context.log.say(f"{place.name}: no network is within {budgets[0]}, so the search goes without limits")
@@ -366,26 +382,37 @@ def search_architectures(
             _evolve(context, engine, evaluate, where, generations, (index, len(budgets)))
             if context.ranks.first:
                 _write_archive(context, place / f"search-{index}", engine, budget, evaluate)
-    found = []
+    found, train = [], context.pace.at(f"{place.name}: finish").final.train
     with context.course.phase(f"{place.name}: finish"):
         for index, (budget, engine) in enumerate(zip(budgets, engines, strict=True)):
             finished = []
             for i, (arch, score) in enumerate(engine.top(run.final.top)):
                 context.course.part(index * run.final.top + i, len(budgets) * run.final.top)
                 folder = place / f"search-{index}" / f"finish-{i}"
-                finished.append(finish(context, supernet, arch, score, folder, run.final.mode, run.final.train))
+                done = finish(context, supernet, arch, score, folder, run.final.mode, train)
+                if run.final.mode == "finetune" and done.accuracy is not None and score > done.accuracy:
+                    context.log.say(
+                        f"{arch.key}: {done.accuracy:.2f} % of the held-out images after finetuning, {score:.2f} %"
+                        " before, so the inherited weights are kept"
+                    )
+                    lost, folder = done.accuracy, folder.with_name(f"inherit-{i}")
+                    done = finish(context, supernet, arch, score, folder, "inherit", train)
+                    done.lost = lost
+                finished.append(done)
             found.append(Found(budget, sorted(finished, key=lambda each: -(each.accuracy or 0)), {}))
     if controls and run.controls:
         with context.course.phase(f"{place.name}: controls"):
             for index, feasible in enumerate(filters):
                 context.course.part(index, len(filters))
-                beside = finish_controls(context, supernet, place, index, feasible)
+                beside = finish_controls(context, supernet, place, index, feasible, train)
+                if run.controls.stock:
+                    beside |= finish_stock(context, place / f"search-{index}", found[index], train)
                 found[index] = found[index]._replace(controls=beside)
     return found
 
 
 def finish_controls(
-    context: Context, supernet: Supernet, place: Path, index: int, feasible: Feasible
+    context: Context, supernet: Supernet, place: Path, index: int, feasible: Feasible, train: Train
 ) -> dict[str, Finished]:
     """The networks beside the winner of a budget, by what they are."""
     run, controls = context.run, context.run.controls
@@ -407,9 +434,35 @@ def finish_controls(
         chosen["random_search"] = engine.best
     folder = place / f"search-{index}"
     return {
-        name: finish(context, supernet, arch, score, folder / f"control-{name}", run.final.mode, run.final.train)
+        name: finish(context, supernet, arch, score, folder / f"control-{name}", run.final.mode, train)
         for name, (arch, score) in chosen.items()
     }
+
+
+def finish_stock(context: Context, place: Path, found: Found, train: Train) -> dict[str, Finished]:
+    """The nearest transformer and CNN of timm, trained like the winner. What was chosen is kept in stock.json."""
+    run, path, table = context.run, place / "stock.json", context.latency
+    winner = found.networks[0].arch
+    assert winner is not None
+    if context.ranks.first and not path.exists():
+        repeats = run.arch_search.latency_repeats
+        latency = None if table is None or not table.is_here else lambda model: table.measured_model(model, repeats)
+        chosen: dict[str, Any] = {}
+        for kind in stock.LISTS:
+            near = stock.nearest(kind, run.shape, context.pricer(winner), found.budget, latency)
+            chosen |= {} if near is None else {kind: near}
+        write_json(path, chosen)
+    context.ranks.wait()
+    finished = {}
+    for kind, row in read_json(path).items():
+        torch.manual_seed(seed_from(run.seed, "stock", row["model"]))
+        model = stock.build(row["model"], run.shape).to(context.ranks.device)
+        folder = place / f"control-{kind}"
+        _fit(context, ModelTask(model), train, context.data, folder, f"timm's {row['model']}", run.seed)
+        images = lambda first: context.data.search_images(first=first)  # noqa: E731
+        score = count_correct(context, folder / "score.json", model, images)
+        finished[kind] = Finished(None, model, None, score["top1"], stock=row)
+    return finished
 
 
 def _make_engine(

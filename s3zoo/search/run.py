@@ -9,6 +9,7 @@ on wherever the last one ended:
     space_search.jsonl       the decision of every iteration, complete enough to be recomputed by hand
     features/                what a decoder's frozen tower made of the images, if that is kept (tower.cache)
     clock.json               seconds of every phase; no result depends on it
+    hours.jsonl              where the config limits the hours: what each phase was shortened to
     latency.json             where a budget limits latency: the milliseconds of every block, measured once
     space…/search-0/         the architecture search of budget 0: winner.json, pareto.json,
                              generations.json (the best so far), finish-…/
@@ -28,6 +29,7 @@ from typing import Any
 import torch
 
 from s3zoo.artefact import save_model
+from s3zoo.drawing import quantity, told_latency
 from s3zoo.families import FAMILIES
 from s3zoo.files import Records, read_json, write_json
 from s3zoo.search import glit, s3
@@ -54,6 +56,7 @@ from s3zoo.search.phases import (
     train_supernet,
     within_limit,
 )
+from s3zoo.search.plan import Pace
 from s3zoo.search.space_search import Decision, backtrack
 from s3zoo.space import Space
 from s3zoo.supernet import Supernet
@@ -107,7 +110,8 @@ def prepare(run: SearchRun, folder: Path, ranks: Ranks, log: Log, stop: Stop, ch
     latency = _open_latencies(run, folder, tower, budgets, ranks)
     sizes, pricer = Pricer(**priced), Pricer(**priced, latency=latency)
     course = Course(folder, to_dict(run), data.train_size, log, write=ranks.first, run=name)
-    context = Context(run, folder, ranks, log, stop, data, tower, budgets, sizes, latency, pricer, name, course)
+    pace = Pace(run, folder, course, data.train_size, ranks, log, name)
+    context = Context(run, folder, ranks, log, stop, data, tower, budgets, sizes, latency, pricer, name, course, pace)
     measure_latencies(context, run.space)
     _check_feasible(context)
     claim_folder(folder, run, ranks, command=command("search", run), **identity)
@@ -152,13 +156,16 @@ def _open_latencies(
     table, options, path = None, run.arch_search, folder / "latency.json"
     shape = run.shape | {"tower": "" if tower is None else run.tower.name}
     if ranks.first:
-        here = {"batch_size": options.latency_batch, **this_device(ranks.device)}
+        asked: dict[str, Any] = {"batch_size": options.latency_batch, "runtime": options.latency_runtime}
+        here = asked | this_device(ranks.device, options.latency_threads)
         if options.latency_table:
             table = LatencyTable.load(path if path.exists() else options.latency_table, **shape)
         elif path.exists():
             table = LatencyTable.load(path, **shape, **here)
         else:
-            table = LatencyTable.empty(run.space, **shape, batch_size=options.latency_batch, device=ranks.device)
+            table = LatencyTable.empty(
+                run.space, **shape, **asked, device=ranks.device, threads=options.latency_threads
+            )
     table = ranks.from_first(table)
     assert table is not None
     table.tower = tower
@@ -255,19 +262,19 @@ def best_rows(context: Context, found: list[Found]) -> list[dict[str, Any]]:
 
 def conclude(context: Context, found: list[Found], visited: list[dict[str, Any]]) -> dict[str, Any]:
     """Open the test images, once, and export the winners with what they give."""
-    run, tests, rows = context.run, [], []
+    run, tests, timed, rows = context.run, [], [], []
     controls: list[dict[str, Any]] = []
     with context.course.phase("test images"):
         for index, each in enumerate(found):
             context.course.part(index, len(found))
             best, path = each.networks[0], context.folder / f"test-{index}.json"
             tests.append(count_correct(context, path, best.model, lambda first: context.data.test_batches(first=first)))
-            measure_winner(context, index, best.arch)
-    for index, ((budget, (best, *_), beside), test) in enumerate(zip(found, tests, strict=True)):
+            timed.append(measure_winner(context, index, best.arch))
+    for index, ((budget, (best, *_), beside), test, promise) in enumerate(zip(found, tests, timed, strict=True)):
         folder = context.folder / ("model" if len(found) == 1 else f"model-{index}")
-        row = {"budget": str(budget), "test": test, **best.row(context)}
+        row = {"budget": str(budget), "test": test, **best.row(context), **promise}
         rows.append(row)
-        latency = f", {row['latency']:.3g} ms" if "latency" in row else ""
+        latency = f", {told_latency(promise['latency_check'])}" if promise else ""
         context.log.say(
             f"{budget if budget.limits else 'winner'}: {test['top1']:.2f} % of {test['images']} test images"
             f" ({test['low']:.2f} to {test['high']:.2f}), {row['params'] / 1e6:.3g}M parameters,"
@@ -275,8 +282,10 @@ def conclude(context: Context, found: list[Found], visited: list[dict[str, Any]]
         )
         own = [_control_row(context, name, each, budget, index) for name, each in beside.items()]
         controls += own
+        if own:
+            context.log.say(compared(row, own))
         if context.ranks.first:
-            _export(context, folder, best, budget, test, visited, own)
+            _export(context, folder, best, budget, test, visited, own, promise)
     result = {"name": run.name, "seed": run.seed, "winners": rows, "spaces": visited}
     if controls:
         result["controls"] = controls
@@ -293,17 +302,26 @@ def conclude(context: Context, found: list[Found], visited: list[dict[str, Any]]
 def _control_row(context: Context, name: str, network: Finished, budget: Budget, index: int) -> dict[str, Any]:
     path = context.folder / f"test-{index}-{name}.json"
     test = count_correct(context, path, network.model, lambda first: context.data.test_batches(first=first))
-    row = {"control": name, "budget": str(budget), "test": test, **network.row(context)}
-    context.log.say(
-        f"control, {name.replace('_', ' ')}: {test['top1']:.2f} % of {test['images']} test images ({test['low']:.2f} to"
-        f" {test['high']:.2f}), {row['params'] / 1e6:.3g}M parameters, {row['macs'] / 1e6:.4g}M MACs"
-    )
-    return row
+    return {"control": name, "budget": str(budget), "test": test, **network.row(context)}
+
+
+def compared(winner: dict[str, Any], controls: list[dict[str, Any]]) -> str:
+    """A table of a winner and the networks beside it, with 95 % intervals."""
+    lines = [f"{'network':<42} {'test %':>6} {'interval':>15} {'parameters':>10} {'MACs':>8} {'ms':>6}"]
+    for row in (winner, *controls):
+        name = row.get("control", "winner").replace("_", " ") + (f" ({row['model']})" if "model" in row else "")
+        name += "" if row.get("within_budget", True) else ", beyond the budget"
+        test, ms = row["test"], row.get("latency")
+        lines.append(
+            f"{name:<42} {test['top1']:>6.2f} {test['low']:>6.2f} to {test['high']:>5.2f} {quantity(row['params']):>10}"
+            f" {quantity(row['macs']):>8} {'-' if ms is None else f'{ms:.3g}':>6}"
+        )
+    return "\n".join(lines)
 
 
 def _export(
     context: Context, folder: Path, best: Finished, budget: Budget, test: dict[str, float],
-    visited: list[dict[str, Any]], controls: list[dict[str, Any]],
+    visited: list[dict[str, Any]], controls: list[dict[str, Any]], promise: dict[str, Any],
 ) -> None:  # fmt: skip
     """A folder that timm opens, with where the network comes from."""
     run, data = context.run, context.run.data
@@ -315,8 +333,12 @@ def _export(
     if run.final.use_held_out:
         record["use_held_out"] = True
     if controls:
-        kept = ("control", "test", "params", "macs")
-        record["controls"] = [{key: row[key] for key in kept} for row in controls]
+        kept = ("control", "model", "within_budget", "test", "params", "macs", "latency")
+        record["controls"] = [{key: row[key] for key in kept if key in row} for row in controls]
+    if best.lost is not None:
+        record["final"] = "inherit (finetuning lost)"
+    if promise:
+        record["latency"] = promise["latency_check"]
     record["trajectory"] = _trajectory(context.folder, visited)
     record["cost"]["subnets_scored"] = _subnets_scored(context.folder)
     if run.supernet_weights:

@@ -29,6 +29,9 @@ class Data:
     root: str = ""  # the folder of the images
     train_split: str = "train"  # what networks are trained on
     test_split: str = "test"  # what the results are measured on; opened at the very end
+    # > 0: the root has class folders and no splits; this share of each class is the test split, drawn by split_seed
+    test_share: BelowOne = 0.0
+    split_seed: Count = 0  # draws these test images
     download: bool = False  # let torchvision fetch a "torch/…" dataset
     holdout: Count = 10_000  # images carved from the training split for the search; never trained on
     train_limit: Count = 0  # use only so many training images (0: all)

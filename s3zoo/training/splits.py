@@ -167,6 +167,10 @@ class Split:
         self.warning = ""  # what is odd about it, but no reason to stop
         self._process = os.getpid()
 
+    def keep(self, kept: np.ndarray) -> None:
+        """Leave only these images."""
+        self.order, self.targets = self.order[kept], self.targets[kept]
+
     def choose(self, names: tuple[str, ...]) -> None:
         """Leave only these classes, numbered in this order."""
         unknown = [name for name in names if name not in self.classes]
@@ -252,6 +256,10 @@ def find_split(config: Data, wanted: str) -> Path:
     root = Path(os.path.expanduser(config.root))
     if not exists(root, "data.root"):
         raise ValueError(f"data.root is {config.root!r}, which does not exist; {LAYOUT}.")
+    if config.test_share:
+        if not root.is_dir():
+            raise ValueError(f"data.test_share is set, but data.root {config.root!r} is no folder with class folders.")
+        return root
     if root.is_file():
         if wanted == config.train_split:
             return root
@@ -280,9 +288,34 @@ def open_split(config: Data, wanted: str) -> Split:
         raise ValueError(
             f"{split.where} has images outside of class folders; move each into a folder named after its class."
         )
+    if config.test_share:
+        split.keep(test_images(split, config) ^ (wanted == config.train_split))
     if config.classes:
         split.choose(config.classes)
     return split
+
+
+def test_images(split: Split, config: Data) -> np.ndarray:
+    """Which images of a folder without splits are its test images: of every class the same share, by the seed.
+
+    Copies of an image (the same bytes, in whatever class) go where the first of them goes.
+    """
+    chance = uniform(hashed(config.split_seed, SPLIT, 2, np.arange(len(split))))
+    test: np.ndarray = np.zeros(len(split), bool)
+    for number in range(len(split.classes)):
+        own = np.flatnonzero(split.targets == number)
+        count = min(max(1, round(config.test_share * len(own))), len(own) - 1)
+        test[own[np.argsort(chance[own], kind="stable")[: max(0, count)]]] = True
+    sizes: dict[int, list[int]] = {}
+    for index in range(len(split)):
+        path = split.path(index)
+        sizes.setdefault(_size(path) if path else -1, []).append(index)
+    first: dict[str, int] = {}
+    for size, indices in sizes.items():
+        for index in indices if size > 0 and len(indices) > 1 else ():
+            leader = first.setdefault(sha256(Path(str(split.path(index)))), index)
+            test[index] = test[leader]
+    return test
 
 
 def _opened(config: Data, wanted: str) -> Split:
@@ -361,7 +394,7 @@ def _check_tar(path: Path) -> bool:
 def check_folders(config: Data) -> None:
     """Complain early about a missing test split, other class folders in it, or the same files; none is opened unless
     there is one of the same size."""
-    if config.name:
+    if config.name or config.test_share:
         return
     train, test = find_split(config, config.train_split), find_split(config, config.test_split)
     places = [path.resolve() for path in (train, test)]
@@ -419,7 +452,7 @@ def check_apart(config: Data, train: Split, say: Callable[[str], None], *, every
         seen = {_pixels(train, index) for index in range(len(train))} - {None}
         shared = [test.name(i) for i in range(len(test)) if _pixels(test, i) in seen]
         count, how = len(test), "pixel by pixel"
-    elif config.name or not (root := find_split(config, config.test_split)).is_dir():
+    elif config.name or config.test_share or not (root := find_split(config, config.test_split)).is_dir():
         return
     else:
         files = [path for path in map(str, root.rglob("*")) if _named_as_image(path)]

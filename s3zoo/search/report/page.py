@@ -11,7 +11,7 @@ from pathlib import Path
 from string import Template
 
 from s3zoo import drawing
-from s3zoo.drawing import quantity
+from s3zoo.drawing import quantity, where_measured
 from s3zoo.files import replacing, write_text
 from s3zoo.search.report import data, figures
 from s3zoo.search.report.data import Group, Run
@@ -134,6 +134,8 @@ def winners(groups: Sequence[Group]) -> str:
                 ))  # fmt: skip
             for row in (run.result or {}).get("controls", []):
                 name = f"{group.label}, seed {run.seed}, control: {row['control'].replace('_', ' ')}"
+                name += f" ({row['model']})" if "model" in row else ""
+                name += "" if row.get("within_budget", True) else ", beyond the budget"
                 rows.append((
                     name, row["budget"] or "–", percent(row["inherited"]), percent(row["accuracy"]),
                     f"{row['test']['top1']:.2f} ({row['test']['low']:.2f} to {row['test']['high']:.2f})",
@@ -171,11 +173,12 @@ def savings(groups: Sequence[Group]) -> str:
     head = ("racing", "networks", "scored in full", "images seen", "without racing", "saved")
     latencies = [
         (f"seed {run.seed}, {winner['budget']}", f"{winner['latency']:.3g}",
-         f"{ms:.3g}" if (ms := run.latency.get(str(index))) is not None else "not measured")
+         f"{ms:.3g}" if (ms := run.latency.get(str(index))) is not None else "not measured",
+         where_measured(winner["latency_check"]) if "latency_check" in winner else "–")
         for group in groups for run in group.runs for index, winner in enumerate(run.winners) if "latency" in winner
     ]  # fmt: skip
     return table(head, rows, "What racing saved") + table(
-        ("latency of the winner", "promised by the table (ms)", "measured (ms)"), latencies, "Latency"
+        ("latency of the winner", "promised by the table (ms)", "measured (ms)", "where"), latencies, "Latency"
     )
 
 

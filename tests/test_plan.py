@@ -1,0 +1,169 @@
+"""A search without a config: what is planned for images and hours, how a folder is split, and that hours are kept."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from test_search import search, toy
+
+from s3zoo import cli
+from s3zoo.search import plan, stock
+from s3zoo.search.budget import Budget
+from s3zoo.search.config import SearchRun
+from s3zoo.training.config import Data, load_config, overridden
+from s3zoo.training.splits import Digits, open_split
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """300 digits in class folders, without splits; the first image of 0 is there three times, once among the ones."""
+    folder = tmp_path_factory.mktemp("data") / "mine"
+    digits = Digits(train=True)
+    for index in range(300):
+        image, target = digits[index]
+        (folder / str(target)).mkdir(parents=True, exist_ok=True)
+        image.save(folder / str(target) / f"{index:04}.png")
+    first = sorted((folder / "0").iterdir())[0]
+    shutil.copy(first, folder / "0" / "copy.png")
+    shutil.copy(first, folder / "1" / "copy.png")
+    return folder
+
+
+@pytest.fixture
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine of known speed."""
+    monkeypatch.setattr(plan, "measured_speed", lambda *_, **__: (1e9, 2e9))
+    monkeypatch.setattr(plan, "timed_in_turns", lambda *_: [1.0])
+
+
+def names(split) -> list[str]:
+    return [split.name(i) for i in range(len(split))]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_plain_folder_is_split_by_seed_stratified_with_copies_on_one_side(images: Path, seed: int) -> None:
+    data = Data(name="", root=str(images), test_share=0.25, split_seed=seed)
+    train, test = (open_split(data, which) for which in ("train", "test"))
+    assert not set(names(train)) & set(names(test)) and len(train) + len(test) == 302
+    whole = np.bincount(train.targets) + np.bincount(test.targets)
+    assert np.abs(np.bincount(test.targets) - 0.25 * whole).max() <= 2.5  # copies may move two
+    copies = [name for name in names(train) if name.endswith("copy.png")]
+    assert len(copies) in (0, 2)
+    again = open_split(data, "test")
+    assert names(again) == names(test) and again.digest() != train.digest()
+    other = open_split(dataclasses.replace(data, split_seed=seed + 9), "test")
+    assert names(other) != names(test)
+
+
+@pytest.mark.parametrize("budgets, hours", [((), 1.0), (("params<=60K",), 0.1), (("macs<=300K", "latency<=5ms"), 8.0)])
+def test_a_plan_fits_the_hours_and_the_budget(images: Path, fast: None, budgets: tuple[str, ...], hours: float) -> None:
+    made = plan.make_plan(str(images), budgets, hours)
+    run = made.config
+    assert (run.data.img_size, run.data.in_chans, run.data.num_classes) == (8, 1, 10)
+    assert run.data.test_share == plan.TEST_SHARE and 40 <= run.data.holdout <= 60
+    assert run.arch_search.budgets == budgets and run.hours == hours
+    assert sum(seconds for _, seconds in made.phases) <= 3600 * hours
+    assert run.controls.stock and run.arch_search.racing
+    told = made.told()
+    for word in ("image size", "space", "supernet", "final training", "minutes", "held out"):
+        assert word in told
+    longer = plan.make_plan(str(images), budgets, 4 * hours).config
+    assert longer.supernet.epochs >= run.supernet.epochs and longer.final.train.epochs >= run.final.train.epochs
+
+
+@pytest.mark.parametrize(
+    "words, sentence",
+    [
+        (["--data", "{here}/none"], "no folder"),
+        (["--data", "{images}", "--hours", "0"], "must be above 0"),
+        (["--data", "{images}", "--budget", "params<=100"], "loosen the budget"),
+        (["--data", "{here}"], "cannot be used as data"),
+    ],
+)
+def test_what_cannot_be_planned_is_said(words, sentence, images: Path, tmp_path: Path, fast: None, capsys) -> None:
+    words = [word.format(here=tmp_path, images=images) for word in words]
+    assert cli.main(["search", *words, "--out", str(tmp_path / "run")]) == 2
+    error = capsys.readouterr().err
+    assert sentence in error and error.count("\n") == 1 and not (tmp_path / "run").exists()
+
+
+def test_one_line_from_a_folder_to_a_network(images: Path, tmp_path: Path, monkeypatch, fast: None, capsys) -> None:
+    """The plan is shown and written as a config that is the run's; the same command then says that it is finished."""
+    monkeypatch.setattr(stock, "LISTS", {"transformer": ("test_vit",), "cnn": ("lcnet_050",)})
+    out = tmp_path / "run"
+    words = ["search", "--data", str(images), "--budget", "params<=60K", "--hours", "0.002", "--no-report"]
+    assert cli.main([*words, "--dry-run"]) == 0 and not out.exists()
+    assert cli.main([*words, "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert said.count("  together ") == 2 and "winner " in said.partition("network ")[2]
+    config = load_config(str(out / "config.py"), SearchRun, "search")
+    stored = json.loads((out / "run.json").read_text())["config"]
+    assert stored["supernet"]["epochs"] == config.supernet.epochs and stored["hours"] == 0.002
+    result = json.loads((out / "result.json").read_text())
+    assert result["winners"][0]["params"] <= 60_000
+    rows = {row["control"]: row for row in result["controls"]}
+    assert list(rows) == ["random", "transformer", "cnn"]
+    assert rows["transformer"]["model"] == "test_vit" and rows["cnn"]["macs"] > 0
+    assert all(row["test"]["low"] <= row["test"]["top1"] <= row["test"]["high"] for row in rows.values())
+    kept = json.loads((out / "model" / "config.json").read_text())["s3zoo"]["provenance"]["controls"]
+    assert [row.get("model") for row in kept] == [None, "test_vit", "lcnet_050"]
+    assert cli.main([*words, "--out", str(out)]) == 0
+    assert "This run is finished" in capsys.readouterr().out
+    other = ["search", "--data", str(images), "--budget", "params<=50K", "--out", str(out)]
+    assert cli.main(other) == 2 and "another budget" in capsys.readouterr().err
+
+
+def test_hours_are_kept_and_what_was_shortened_is_replayed(tmp_path: Path, monkeypatch) -> None:
+    """With no time left the final training and the search are as short as can be, also when the run is resumed."""
+    monkeypatch.setattr(plan, "measured_speed", lambda *_, **__: (1e3, 1e3))
+    settings = ("space_search.method=none", "final.top=1", "final.mode=retrain", "hours=1e-6")
+    run = overridden(toy(), settings)
+    result = search(run, tmp_path)
+    rows = [json.loads(line) for line in (tmp_path / "hours.jsonl").read_text().splitlines()]
+    shortened = [setting for row in rows for setting in row["set"]]
+    assert shortened == ["supernet.epochs=1", "arch_search.generations=1", "final.train.epochs=1"]
+    epochs = {path.parent.name: len(path.read_text().splitlines()) for path in tmp_path.glob("space0/**/epochs.jsonl")}
+    assert epochs == {"supernet": 1, "finish-0": 1}
+    assert "are needed, so supernet.epochs=1" in (tmp_path / "log.txt").read_text()
+    monkeypatch.setattr(plan.Pace, "_decided", lambda *_: pytest.fail("decided again"))
+    (tmp_path / "result.json").unlink()
+    assert search(run, tmp_path) == result
+
+
+def test_finetuning_that_loses_is_not_kept(tmp_path: Path) -> None:
+    """A learning rate that destroys everything."""
+    settings = ("space_search.method=none", "final.top=1", "final.mode=finetune", "final.train.lr=100")
+    run = overridden(toy(), [*settings, "supernet.epochs=3"])
+    (winner,) = search(run, tmp_path)["winners"]
+    assert winner["kept"] == "inherited" and winner["accuracy"] == winner["inherited"] > winner["finetuned"]
+    assert "so the inherited weights are kept" in (tmp_path / "log.txt").read_text()
+
+
+def test_the_nearest_network_of_timm_by_hand(monkeypatch) -> None:
+    known = {"a": 10.0, "b": 20.0, "c": 40.0}
+    monkeypatch.setattr(stock, "LISTS", {"cnn": tuple(known)})
+    monkeypatch.setattr(stock, "build", lambda name, shape: name)
+    monkeypatch.setattr(stock, "costs_of", lambda name, *_: {"params": 1.0, "macs": known[name]})
+
+    def chosen(target: float, budget: str = "") -> tuple[str, bool]:
+        found = stock.nearest("cnn", {}, {"macs": target}, Budget.parse(budget), None)
+        return found["model"], found["within_budget"]
+
+    assert [chosen(11), chosen(28), chosen(35)] == [("a", True), ("b", True), ("c", True)]
+    assert [chosen(35, "macs<=30"), chosen(35, "macs<=5")] == [("b", True), ("c", False)]
+
+
+def test_networks_of_timm_for_small_images() -> None:
+    """Of 8 x 8 pixels: those whose maps vanish are passed over."""
+    shape = {"img_size": 8, "num_classes": 3, "in_chans": 1}
+    for kind in stock.LISTS:
+        found = stock.nearest(kind, shape, {"macs": 1e5}, Budget(), None)
+        model = stock.build(found["model"], shape)
+        assert model.eval()(torch.zeros(2, 1, 8, 8)).shape == (2, 3)
+        assert found["params"] == sum(p.numel() for p in model.parameters())
