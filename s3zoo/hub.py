@@ -93,9 +93,9 @@ class Extras:
         picture = scratch / cards.SAMPLE
         try:
             with Image.open(self.sample) as image:
-                image = image.convert("RGB")
-                image.thumbnail((512, 512))
-                image.save(picture)
+                shown = image.convert("RGB")
+            shown.thumbnail((512, 512))
+            shown.save(picture)
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
             raise ValueError(f"--sample is {str(self.sample)!r}, which is no image ({error}); give another.") from None
         ours["sample"] = ask(picture)

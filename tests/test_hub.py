@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import random
 import re
 import shutil
 import subprocess
@@ -29,7 +30,9 @@ from s3zoo import export, hub
 from s3zoo.arch import Arch, AutoFormerBlock, S3Block, Stage
 from s3zoo.artefact import save_model
 from s3zoo.cli import run
+from s3zoo.families.autoformer import plain_space
 from s3zoo.models import loading
+from s3zoo.supernet import Supernet
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -40,6 +43,7 @@ ARCHS = {
     "autoformer": Arch("autoformer", (Stage(24, (AutoFormerBlock(2, 8, 2.0), AutoFormerBlock(3, 8, 1.5))),)),
 }
 LOGITS = Path(__file__).parent / "golden" / "bundled.json"
+SPACE = plain_space("small", (1, 2), (16, 24), (1, 2), (1, 2), head_dim=8, patch_size=8)
 IMAGE = torch.linspace(-1, 1, 3 * 32 * 32).reshape(1, 3, 32, 32)
 
 
@@ -50,6 +54,11 @@ def save(folder: Path, family: str = "s3", seed: int = 0, **provenance: Any) -> 
         for parameter in model.parameters():
             parameter.uniform_(-0.3, 0.3)
     return save_model(folder, model, provenance=provenance, pretrained_cfg={"license": "mit"})
+
+
+def supernet() -> Supernet:
+    torch.manual_seed(5)
+    return Supernet(SPACE, img_size=32, num_classes=5)
 
 
 def logits(folder: Path) -> list[float]:
@@ -258,7 +267,8 @@ def test_a_pickle_is_never_opened(recorded: bool, tmp_path: Path, monkeypatch: p
 
 # The way to a Hub and back
 
-# Steps: ["publish" or "cli", token, argv] | ["load", token, name] | ["raw", token, repo, folder]; a line of JSON each.
+# Steps: ["publish" or "cli", token, argv] | ["load", token, name, [argument, value], …] | ["raw", token, repo, folder];
+# a line of JSON each.
 CHILD = """
 import contextlib, io, json, logging, os, sys
 import s3zoo, timm, torch
@@ -280,7 +290,7 @@ for kind, token, *rest in json.loads(sys.argv[1]):
         else:
             try:
                 with torch.no_grad():
-                    model = timm.create_model(rest[0], pretrained=True).eval()
+                    model = timm.create_model(rest[0], pretrained=True, **dict(rest[1:])).eval()
                     told = {"logits": model(image)[0].tolist(), "cfg": model.pretrained_cfg}
             except Exception as error:
                 told = {"error": type(error).__name__, "message": str(error)}
@@ -337,6 +347,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     folder = tmp_path_factory.mktemp("hub")
     save(folder / "first"), save(folder / "second", "autoformer", seed=1)
     foreign, pickles = save(folder / "foreign"), save(folder / "pickles", seed=2)
+    save_model(folder / "whole", supernet().whole(), supernet=SPACE)
     config = json.loads((foreign / "config.json").read_text())
     del config["s3zoo"], config["pretrained_cfg"]["hf_hub_filename"]
     for place in (foreign, pickles):
@@ -364,6 +375,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         ["publish", ADA, ["first", "--to", "ada/secret", "--private"]],
         ["raw", ADA, "ada/foreign", str(foreign)],
         ["raw", ADA, "ada/pickles", str(pickles)],
+        ["publish", ADA, ["whole", "--to", "zoo/whole"]],
     )
     yield well, mortal, dying, told
     well.stop()
@@ -372,7 +384,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def test_push(story: Any) -> None:
     well, _, _, told = story
     wrong, no_org, nobody, first, again, other, public, trial, second, moved, secret, *_ = told
-    assert [step["code"] for step in told] == [2, 2, 2, 0, 0, 2, 2, 0, 0, 2, 0, 0, 0]
+    assert [step["code"] for step in told] == [2, 2, 2, 0, 0, 2, 2, 0, 0, 2, 0, 0, 0, 0]
     for step, message in [
         (wrong, "does not accept the token"), (no_org, "may not create a model under the namespace 'zoo'"),
         (nobody, "no user or organisation 'nobody'"), (other, "may not write to zoo/net"),
@@ -404,7 +416,14 @@ def test_pull(story: Any) -> None:
     well, *_ = story
     repo, before = well.repo("zoo/net"), len(well.asked())
     names = ["zoo/net", "zoo/net@v1", f"zoo/net@{repo['tags']['v1']}", "zoo/net@trial", "ada/foreign", "ada/pickles"]
-    online = well.do(*(["load", "", f"hf-hub:{name}"] for name in names), ["load", ADA, "hf-hub:ada/secret"])
+    archs = [SPACE.smallest(), SPACE.largest(), SPACE.sample(random.Random(0))]
+    *online, small, large, some = well.do(
+        *(["load", "", f"hf-hub:{name}"] for name in names), ["load", ADA, "hf-hub:ada/secret"],
+        *(["load", "", "hf-hub:zoo/whole", ["arch", arch.to_dict()]] for arch in archs),
+    )  # fmt: skip
+    with torch.no_grad():  # any size from one file
+        for arch, step in zip(archs, (small, large, some), strict=True):
+            assert step["logits"] == supernet().extract(arch).eval()(IMAGE)[0].tolist()
     first, second = logits(well.folder / "first"), logits(well.folder / "second")
     assert [step.get("logits") for step in online] == [second, first, first, second, first, None, first]
     assert online[0]["cfg"]["source"] == "hf-hub" and online[0]["cfg"]["hf_hub_id"] == "zoo/net"

@@ -256,7 +256,8 @@ def _cut(
             f" draw one with its sample(), or give none for the largest."
         )
     known = inspect.signature(kind.__init__).parameters
-    twin = kind(inside, device="meta", **{key: value for key, value in args.items() if key in known})
+    build_twin: Any = kind  # the families take arguments that their base does not
+    twin = build_twin(inside, device="meta", **{key: value for key, value in args.items() if key in known})
     axes, out = centered_axes(twin), {}
     for name, target in twin.state_dict().items():
         if name in weights and weights[name].ndim == target.ndim and not name.startswith(twin.classifier + "."):

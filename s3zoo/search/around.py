@@ -63,7 +63,8 @@ def network(name: str) -> tuple[Arch, int]:
     if isinstance(model, VisionTransformer):
         blocks = []
         for block in model.blocks:
-            attention, mlp = getattr(block, "attn", None), getattr(block, "mlp", None)
+            attention: Any = getattr(block, "attn", None)
+            mlp: Any = getattr(block, "mlp", None)
             if attention is None or not hasattr(mlp, "fc1"):
                 raise ValueError(f"--around is {name!r}, whose blocks are no plain attention and MLP; take another.")
             heads = attention.num_heads
@@ -104,9 +105,9 @@ def space_around(arch: Arch, name: str) -> Space:
                 low = 0 if 0 in choices else Dim.low
                 dims.append(Dim(gene, choices, _only(i, count), gap, per_block=True, low=low))
                 continue
-            step = 0.5 if gene == "mlp_ratio" else 1 if gene == "num_heads" and count == 1 else 0
-            step = step if isinstance(value, int | float) and value > step else 0
-            dims.append(Dim(gene, _beside(value, step), _only(i, count), step))
+            near = 0.5 if gene == "mlp_ratio" else 1 if gene == "num_heads" and count == 1 else 0
+            near = near if isinstance(value, int | float) and value > near else 0
+            dims.append(Dim(gene, _beside(value, near), _only(i, count), near))
     return Space(name, arch.family, tuple(dims), count, arch.patch_size, arch.stem_depth)
 
 

@@ -79,8 +79,9 @@ def _network(place: str) -> Any:
     if source(place) == place and ":" not in place:
         net = timm.create_model(place, device="meta")
         if isinstance(net, SwinTransformer):
-            cfg = replace(timm.get_pretrained_cfg(place), hf_hub_filename=WEIGHTS)  # type: ignore[type-var]
-            options = {"pretrained_cfg": cfg, "num_classes": cfg.num_classes, "arch": swin_arch(net)}
+            known: Any = timm.get_pretrained_cfg(place)
+            cfg = replace(known, hf_hub_filename=WEIGHTS)
+            options: dict[str, Any] = {"pretrained_cfg": cfg, "num_classes": cfg.num_classes, "arch": swin_arch(net)}
             return timm.create_model("s3", pretrained=True, **options)
     model = open_model(place)
     if not hasattr(model, "arch"):

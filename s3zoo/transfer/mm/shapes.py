@@ -6,6 +6,7 @@ The configs `try_detection` and `try_segmentation` train on them.
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -78,7 +79,8 @@ def write_coco(
     (root / "annotations").mkdir(parents=True)
     for split, count, rng in _splits(("train2017", "val2017"), images, held_out, seed):
         (root / split).mkdir()
-        listed, annotations = [], []
+        listed: list[dict[str, Any]] = []
+        annotations: list[dict[str, Any]] = []
         for i in range(count):
             image, shapes = draw(rng)
             Image.fromarray(image).save(root / split / f"{i:012d}.jpg", quality=95)
