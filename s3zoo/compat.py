@@ -35,9 +35,12 @@ def reset_head(head: Any, num_classes: int, pool_type: str | None, device: torch
 def count_macs(call: Callable[[], Any], custom_mapping: dict[Any, Any] | None = None) -> tuple[int, Any]:
     """The multiply-accumulates of a call as torch counts them, and its result.
 
-    Attention is computed product by product: torch before 2.10 counts nothing in the fused kernel of CPUs.
+    Attention is computed product by product: torch before 2.10 counts nothing in the fused kernel of CPUs. Torch 2.6
+    looks for what it may not take apart by overload, newer ones by operator.
     """
-    counter = FlopCounterMode(display=False, custom_mapping=custom_mapping)
+    mapping = dict(custom_mapping or {})
+    mapping |= {operator.default: count for operator, count in mapping.items()}
+    counter = FlopCounterMode(display=False, custom_mapping=mapping)
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), counter:
         result = call()
     return counter.get_total_flops() // 2, result

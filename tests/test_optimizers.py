@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import timm
 import torch
 from timm.optim import get_optimizer_class, list_optimizers
 from torch import nn
@@ -67,6 +68,8 @@ def test_a_run_cut_in_two_is_the_same_run(tmp_path, one_thread, name, wrapper):
         with pytest.raises(ValueError, match=f"opt is '{opt}', which cannot be used here"):
             check(Train(opt=opt, batch_size=7), Noise(), ONE)
         return
+    if "mars" in name and timm.__version__ == "1.0.26":
+        pytest.skip("MARS of timm 1.0.26 keeps the gradient itself, not a copy, as the last one")
     whole = trained(tmp_path / "whole", opt)
     with pytest.raises(Interrupted):
         trained(tmp_path / "cut", opt, StopAfter(CUT - 1))
