@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-WRITES_ONNX = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 9)  # whole networks, with any batch size
+WRITES_ONNX = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)  # 2.9 cannot keep the batch size open
 NO_APPLE = "Apple's GPU is not used: s3zoo computes on cpu and cuda"
 
 

@@ -181,9 +181,9 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys, monkeypatch) -> None:
     assert "--img-size" in said("s3_tiny", "--to", "plain", "--out", out, "--img-size", "0")
     assert "--opset is 3" in said("s3_tiny", "--to", "onnx", "--out", out, "--opset", "3")
     assert "is a folder" in said("s3_tiny", "--to", "onnx", "--out", str(tmp_path))
-    monkeypatch.setattr("s3zoo.export.WRITES_ONNX", False)  # an older torch
-    assert "ONNX export needs torch 2.9 or newer, and this is torch 2." in said("s3_tiny", "--to", "onnx", "--out", out)
-    monkeypatch.setattr("s3zoo.export.WRITES_ONNX", True)
+    monkeypatch.setattr("s3zoo.models.as_onnx.WRITES_ONNX", False)  # an older torch
+    assert "ONNX export needs torch 2.13 or newer, and this is" in said("s3_tiny", "--to", "onnx", "--out", out)
+    monkeypatch.setattr("s3zoo.models.as_onnx.WRITES_ONNX", True)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else object())
     with pytest.raises(ValueError, match="needs onnxruntime; install with: pip install onnxruntime"):
         check_onnx("x.onnx")

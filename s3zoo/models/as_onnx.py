@@ -19,7 +19,7 @@ ONNX_PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 def check_onnx_packages() -> None:
     """Refuse to go on without what writes and runs ONNX."""
     if not WRITES_ONNX:
-        raise ValueError(f"ONNX export needs torch 2.9 or newer, and this is torch {torch.__version__}; update torch.")
+        raise ValueError(f"ONNX export needs torch 2.13 or newer, and this is torch {torch.__version__}; update torch.")
     missing = [name for name in ONNX_PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise ValueError(f"ONNX export needs {', '.join(missing)}; install with: pip install {' '.join(missing)}")

@@ -85,7 +85,7 @@ class Words:
     @classmethod
     def of(cls, questions: Iterable[str]) -> Words:
         """Whole words of these questions, the frequent ones first; a WordPiece vocabulary without pieces."""
-        backend = BertTokenizer().backend_tokenizer
+        backend = BertTokenizer(do_lower_case=True).backend_tokenizer
         counts: Counter[str] = Counter()
         for text, times in Counter(questions).items():
             words = backend.pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(text))
