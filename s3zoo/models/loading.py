@@ -155,7 +155,7 @@ def fit_pos_embed(pos_embed: Tensor, model: Plain) -> Tensor:
 # Files
 
 
-def register_bundled(family: str, module: Any, model: type[ZooModel]) -> None:
+def register_bundled(family: str, module: Any, model: Any) -> None:
     """Register with timm, in the module of a family, its networks whose weights come with s3zoo.
 
     A folder in s3zoo/weights with the name of a model and its tag is all that such a network needs.
