@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mm_shapes import CLASSES, draw, rle, write_coco
 from pycocotools import mask as masks
 
 from s3zoo.transfer.mm.coco import _decoded, check_coco
+from s3zoo.transfer.mm.shapes import CLASSES, draw, rle, write_coco
 
 FILE = "annotations/instances_val2017.json"
 
