@@ -1,7 +1,8 @@
 """Curves of a run in TensorBoard, in Weights & Biases and in a class of one's own."""
 
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from s3zoo.files import write_json
+from s3zoo.search.course import read_clock
 from s3zoo.training.log import Log
 from s3zoo.training.trackers import VARIABLE
 
@@ -140,3 +142,18 @@ def test_nothing_is_tracked_if_nobody_asks(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("s3zoo.training.trackers.find_spec", lambda name: None)  # TensorBoard is not installed
     track(tmp_path / "absent")
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_stands_in_the_place_of_the_log_is_refused(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / "log.txt")
+    with pytest.raises(ValueError, match="log.txt is no file"):
+        Log(tmp_path, speaks=True)
+
+
+@pytest.mark.parametrize("phases", ["[1]", '[{"name": "a", "seconds": "b"}]', '[{"name": "a"}]', "{}"])
+def test_a_changed_clock_is_one_sentence(tmp_path: Path, phases: str) -> None:
+    (tmp_path / "clock.json").write_text(f'{{"phases": {phases}}}')
+    with pytest.raises(ValueError, match="clock.json") as error:
+        read_clock(tmp_path / "clock.json")
+    assert "\n" not in str(error.value)

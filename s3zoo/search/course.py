@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from s3zoo.drawing import duration
-from s3zoo.files import read_json, write_json
+from s3zoo.files import check_fields, read_json, write_json
 from s3zoo.training.config import to_dict
 
 BACKWARD = 3  # a training step takes about as long as so many forward passes
@@ -79,6 +79,18 @@ def planned(
     return [*found, Phase("test images", held_out)]
 
 
+def read_clock(path: Path) -> dict[str, Any]:
+    """What `clock.json` of a run holds; a sentence if that is something else."""
+    remedy = "remove it, and the search's own command goes on"
+    kept = read_json(path, {"phases": list}, remedy=remedy)
+    try:
+        for row in kept["phases"]:
+            check_fields(row, {"name": str, "seconds": (int, float)})
+    except ValueError as error:
+        raise ValueError(f"A phase in {path} is not what s3zoo writes there ({error}); {remedy}.") from None
+    return kept
+
+
 class Course:
     """Where a run is in its course. The log (a `training.log.Log`) asks it what to add to a line of progress;
     nothing of a result depends on it."""
@@ -92,7 +104,7 @@ class Course:
         self._known: dict[str, int] = {}
         self.phases = planned(config, train_images)
         there = write and self._path.exists()
-        kept = read_json(self._path, {"phases": list}) if there else {"phases": []}
+        kept = read_clock(self._path) if there else {"phases": []}
         self.seconds: dict[str, float] = {row["name"]: row["seconds"] for row in kept["phases"]}
         self.latency: dict[str, float] = kept.get("latency", {})
         self.best: float | None = None  # accuracy in percent

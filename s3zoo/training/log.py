@@ -77,6 +77,9 @@ class Log:
         self._to_open = chosen() if tracks and folder is not None and speaks else {}
         self._trackers: dict[str, Tracker] = {}
         if folder is not None and speaks:
+            path = folder / "log.txt"
+            if path.is_dir() or path.is_fifo() or path.is_socket():  # a pipe would wait for a reader for ever
+                raise ValueError(f"{path} is no file, but the log of this run is written there; remove it.")
             folder.mkdir(parents=True, exist_ok=True)
 
     def say(self, text: str) -> None:

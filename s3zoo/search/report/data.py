@@ -21,7 +21,7 @@ from s3zoo.families import FAMILIES
 from s3zoo.files import Fields, Records, check_fields, read_json
 from s3zoo.picture import genes
 from s3zoo.search.budget import Budget
-from s3zoo.search.course import planned
+from s3zoo.search.course import planned, read_clock
 from s3zoo.search.evolution import pareto
 from s3zoo.search.s3 import et_error
 from s3zoo.search.space_search import Decision, resampled
@@ -168,7 +168,7 @@ def read(folder: Path) -> Run:
     rows = _rows(folder / "space_search.jsonl", {"decision": dict})
     result = folder / "result.json"
     clock = folder / "clock.json"
-    kept = read_json(clock, {"phases": list}, remedy=REMEDY) if clock.exists() else {"phases": []}
+    kept = read_clock(clock) if clock.exists() else {"phases": []}
     tests = [folder / f"test-{index}.json" for index in range(max(1, len(config["arch_search"]["budgets"])))]
     return Run(
         folder,
