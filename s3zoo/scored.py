@@ -1,7 +1,6 @@
 """Networks that searches have scored, as a table: to study search algorithms without training anything.
 
-`load("cifar10")` reads the table that comes with s3zoo, `load("FILE")` one that `s3zoo study --table FILE` wrote. The
-file is JSON lines, compressed by xz. docs/cifar10.md says how the networks were scored.
+`s3zoo study NAME --table FILE` writes one: JSON lines, compressed by xz.
 """
 
 from __future__ import annotations
@@ -15,9 +14,6 @@ from typing import Any
 
 from s3zoo.arch import Arch
 from s3zoo.files import replacing
-
-BUNDLED = Path(__file__).resolve().parent / "tables"
-SUFFIX = ".jsonl.xz"
 
 
 @dataclass(frozen=True)
@@ -37,13 +33,10 @@ class ScoredNetwork:
     test: float | None = None  # of the test images, after training
 
 
-def load(name: str | Path = "cifar10") -> list[ScoredNetwork]:
-    """The networks of a table, by its name or its file."""
-    bundled = {path.name.removesuffix(SUFFIX): path for path in BUNDLED.glob(f"*{SUFFIX}")}
-    path = bundled.get(str(name), Path(name))
+def load(path: Path) -> list[ScoredNetwork]:
+    """The networks of a table."""
     if not path.is_file():
-        known = f"those that come with s3zoo are {', '.join(sorted(bundled))}" if bundled else "none comes with s3zoo"
-        raise ValueError(f"There is no table {str(name)!r}; give a file that `s3zoo study --table` wrote ({known}).")
+        raise ValueError(f"There is no table {str(path)!r}; give a file that `s3zoo study --table` wrote.")
     try:
         with lzma.open(path, "rt", encoding="utf-8") as file:
             rows = [json.loads(line) for line in file]
@@ -74,7 +67,7 @@ def of_run(folder: Path) -> Iterator[ScoredNetwork]:
             yield ScoredNetwork(folder.name, run.seed, visit.space.name, each.arch, **sizes, accuracy=each.accuracy,
                                 full=each.full)  # fmt: skip
     trained = run.winners + run.result.get("controls", []) if run.result else []
-    for row in trained:
+    for row in (row for row in trained if "arch" in row):  # networks of timm have none
         yield ScoredNetwork(
             folder.name, run.seed, run.visits[-1].space.name, Arch.from_dict(row["arch"]), row["params"], row["macs"],
             row["inherited"], True, row.get("control", "winner"), row["accuracy"], row["test"]["top1"],

@@ -218,7 +218,7 @@ def keep(folder: Path, target: Path) -> None:
 
 def hours(study: Study, runs: Iterable[StudyRun], out: Path) -> str:
     """A table of what each run computes and how long it takes one core, at the speed that this machine shows now."""
-    from s3zoo.search.forecast import Work, forecast, measured_speed
+    from s3zoo.search.forecast import Work, forecast, measured_speed, training_forecast
 
     lines, total = [f"{'run':<24} {'phase':<28} {'TMACs':>8} {'hours':>7}"], 0.0
     speeds: dict[str, tuple[float, float]] = {}
@@ -229,8 +229,11 @@ def hours(study: Study, runs: Iterable[StudyRun], out: Path) -> str:
             if config.space.family not in speeds:
                 speeds[config.space.family] = measured_speed(config)
             train, score = speeds[config.space.family]
-        else:  # a network that is not known before; the longest that the study trains
-            works, (train, score) = [Work(f"{config.train.epochs} epochs")], (1.0, 1.0)
+        elif "arch" in config.model_args:
+            work, own = training_forecast(config, study.images)
+            works, (train, score) = [work], speeds.setdefault(config.name, own)
+        else:
+            works, (train, score) = [Work("network not known before")], (1.0, 1.0)
         done = "  done" if (out / run.name / "result.json").exists() else ""
         for work in works:
             seconds, amount = work.seconds(train, score), (work.training + work.scoring) / 1e12

@@ -16,8 +16,9 @@ from toy_search import config as toy
 
 from s3zoo import cli, scored
 from s3zoo.search.budget import Pricer
-from s3zoo.search.forecast import forecast
+from s3zoo.search.forecast import forecast, training_forecast
 from s3zoo.study import Study, StudyRun, _chosen, _config
+from s3zoo.training.config import TrainRun
 from s3zoo.training.registry import load_config, names
 
 A, B, C = StudyRun("a", "search x"), StudyRun("b", "train y --model {a}/model"), StudyRun("c", "search z")
@@ -62,6 +63,12 @@ def test_the_forecast_of_a_small_search_written_out() -> None:
     assert low <= inside <= 20_000 < mean
     assert works["final training (finetune)"].training == pytest.approx(2 * 2 * 128 * 3 * inside)
     assert list(works) == ["supernet 0", "scores 0", "supernet 1", "architecture search", "final training (finetune)"]
+
+
+def test_the_forecast_of_a_training_written_out() -> None:
+    run = load_config("cifar10_swin_micro", TrainRun, "train")
+    work, (speed, _) = training_forecast(run, 45_000)
+    assert work.training == 20 * 45_000 * 5_696_208 * 3 and speed > 1e8
 
 
 def test_a_killed_queue_goes_on_and_lists_every_start(tmp_path: Path) -> None:
@@ -134,6 +141,16 @@ def test_the_table_of_a_recorded_search(tmp_path: Path, capsys: pytest.CaptureFi
     assert winner.test == result["winners"][0]["test"]["top1"]
     inherited = [json.loads(line)["accuracy"] for line in (run / "space0" / "scores.jsonl").read_text().splitlines()]
     assert inherited and set(inherited) <= {each.accuracy for each in networks if each.space == "digits"}
+
+
+def test_networks_of_timm_beside_a_winner_are_not_in_the_table(tmp_path: Path) -> None:
+    with tarfile.open(Path(__file__).parent / "golden" / "digits_run.tar.xz") as recorded:
+        recorded.extractall(tmp_path, filter="data")
+    before = [each for each in scored.of_run(tmp_path) if each.role]
+    result = json.loads((tmp_path / "result.json").read_text())
+    stock = {"control": "cnn", "model": "lcnet_050", "inherited": None, "accuracy": 50.0, "test": {"top1": 50.0}}
+    (tmp_path / "result.json").write_text(json.dumps(result | {"controls": [stock | {"params": 1.0, "macs": 1.0}]}))
+    assert [each for each in scored.of_run(tmp_path) if each.role] == before and len(before) == 1
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no xz", b'{"run": 1}\n'])

@@ -5,7 +5,8 @@ validate with. `--data` and `--classes` put your own in their place.
 
 Expected:  0.69 box AP and 0.69 mask AP on the 50 other images after four of the six epochs (one run).
 Size:      0.9M parameters.
-Cost:      600 iterations with 2 images; about 150 seconds of processor time on one thread.
+Cost:      600 iterations with 2 images; about 150 seconds of processor time on one thread
+           (extrapolated from four epochs).
 Command:   s3zoo train_mm try_detection
 """
 

@@ -27,8 +27,8 @@ def cifar10_s3_2core() -> SearchRun:
     images: `--set data.name=torch/cifar10 --set data.download=true --data cifar10`. As in the paper all stages begin
     with the same choices, and the space search has to find out that later stages should be wider. Unlike the paper's,
     each supernet begins with the previous one's weights, a dimension moves only where its slope exceeds two standard
-    errors, and a step trains one random network: four of them, as in the paper, cost five times as much, and after
-    three such epochs random networks stood at 37 % of the held-out images.
+    errors, and a step trains one random network: four of them, as in the paper, cost five times as much. Three such
+    epochs (of batch 128) left random networks at 37 % of the held-out images, these ten at 47 % in less time.
     """
     return SearchRun(
         name="cifar10_s3_2core",

@@ -1,4 +1,4 @@
-"""The searches on CIFAR-10 at 32 x 32 with their controls: what docs/cifar10.md reports.
+"""The searches on CIFAR-10 at 32 x 32 with their controls.
 
 S3 and S4-ViT with three seeds each, beside them networks designed by hand (trained like the found ones) and the same
 searches without moving the space (for S4-ViT that is AutoFormer). The other methods have one seed. What stands last is

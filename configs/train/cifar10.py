@@ -20,7 +20,7 @@ def cifar10_swin_micro() -> TrainRun:
     """A Swin of 5.7M MACs on CIFAR-10, the control of S3: widths double, depths 1 : 1 : 3, MLP ratio 4.
 
     Expected:  not measured yet.
-    Cost:      20 epochs of 45,000 images of 32 x 32, about 40 minutes of one core.
+    Cost:      20 epochs of 45,000 images of 32 x 32, about 40 minutes of one core (estimate).
     Command:   s3zoo train cifar10_swin_micro --data /path/to/cifar10
     """
     return _designed(
@@ -34,7 +34,7 @@ def cifar10_deit_micro() -> TrainRun:
     """A DeiT of 116K parameters on CIFAR-10, the control of S4-ViT and AutoFormer: one width, MLP ratio 4.
 
     Expected:  not measured yet.
-    Cost:      20 epochs of 45,000 images of 32 x 32, about 40 minutes of one core.
+    Cost:      20 epochs of 45,000 images of 32 x 32, about 40 minutes of one core (estimate).
     Command:   s3zoo train cifar10_deit_micro --data /path/to/cifar10
 
     It has AutoFormer's relative positions, as the found networks do.

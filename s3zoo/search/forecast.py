@@ -5,12 +5,15 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
+from s3zoo import cost
+from s3zoo.arch import Arch
 from s3zoo.search.budget import Budget, Feasible, Pricer, extents
 from s3zoo.search.config import SearchRun
 from s3zoo.space import Space, glit_details, glit_split
+from s3zoo.training.config import TrainRun
 
 DRAWN = 200  # networks behind a mean
 BACKWARD = 2  # a backward pass computes about twice as much as a forward pass
@@ -87,22 +90,39 @@ def _trained(epochs: int, images: int, macs: float) -> float:
     return epochs * images * macs * (1 + BACKWARD)
 
 
+def training_forecast(run: TrainRun, images: int) -> tuple[Work, tuple[float, float]]:
+    """What a training of a network of ours computes, and the speed at which this machine does it now."""
+    arch = Arch.parse(run.model_args["arch"])
+    shape = {"img_size": run.data.img_size, "in_chans": run.data.in_chans, "num_classes": run.data.num_classes}
+    work = Work(f"{run.train.epochs} epochs", training=_trained(run.train.epochs, images, cost.macs(arch, **shape)))
+    return work, speed_of(arch, shape, run.train.batch_size)
+
+
 def measured_speed(
     run: SearchRun, seconds: float = 3.0, *, threads: int = 1, clock: Callable[[], float] = time.process_time
 ) -> tuple[float, float]:
     """Multiply-adds per second in training and in scoring, of a network of the space."""
+    price = Pricer(**run.priced)
+    limits = Budget.parse((*run.arch_search.budgets, "")[0]).limits
+    known = Budget({metric: limit for metric, limit in limits.items() if metric != "latency"})
+    arch = Feasible(run.space, known, price).draw(random.Random(0)) or run.space.smallest()
+    return speed_of(arch, run.shape, run.supernet.batch_size, seconds, threads=threads, clock=clock)
+
+
+def speed_of(
+    arch: Arch, shape: Mapping[str, Any], batch: int, seconds: float = 3.0, *, threads: int = 1,
+    clock: Callable[[], float] = time.process_time,
+) -> tuple[float, float]:  # fmt: skip
+    """Multiply-adds per second in training and in scoring, of this network."""
     import torch
 
     from s3zoo.models import MODELS
 
-    price, before = Pricer(**run.priced), torch.get_num_threads()
-    limits = Budget.parse((*run.arch_search.budgets, "")[0]).limits
-    known = Budget({metric: limit for metric, limit in limits.items() if metric != "latency"})
-    arch = Feasible(run.space, known, price).draw(random.Random(0)) or run.space.smallest()
+    before = torch.get_num_threads()
     with torch.random.fork_rng(devices=[]):
-        model = MODELS[arch.family](arch, **run.shape)
-        images = torch.randn(run.supernet.batch_size, run.data.in_chans, run.data.img_size, run.data.img_size)
-    macs = price(arch)["macs"] * run.supernet.batch_size
+        model = MODELS[arch.family](arch, **shape)
+        images = torch.randn(batch, shape["in_chans"], shape["img_size"], shape["img_size"])
+    macs = cost.macs(arch, **shape) * batch
 
     def train() -> None:
         model.train()(images).square().mean().backward()

@@ -9,8 +9,8 @@ from typing import Any
 import timm
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
+from s3zoo.compat import count_macs
 from s3zoo.search.budget import Budget
 
 LISTS = {
@@ -35,11 +35,9 @@ def costs_of(
 ) -> dict[str, float]:
     """Parameters, MACs and, where it can be measured, latency."""
     size = shape["img_size"]
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        model.eval().requires_grad_(False)(torch.zeros(1, shape["in_chans"], size, size))
-    found = {
-        "params": float(sum(p.numel() for p in model.parameters())), "macs": float(counter.get_total_flops() // 2)
-    }  # fmt: skip
+    images = torch.zeros(1, shape["in_chans"], size, size)
+    macs, _ = count_macs(lambda: model.eval()(images))
+    found = {"params": float(sum(p.numel() for p in model.parameters())), "macs": float(macs)}
     return found if latency is None else found | {"latency": latency(model)}
 
 
