@@ -8,21 +8,25 @@ forgotten; what a finished run leaves (result, scores, model) can be copied to a
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import shlex
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from s3zoo import scored
-from s3zoo.files import Records, check_writable, locked
+from s3zoo import cost, scored
+from s3zoo.arch import Arch
+from s3zoo.drawing import quantity
+from s3zoo.files import Records, check_writable, locked, read_json
 from s3zoo.search.config import SearchRun
 from s3zoo.training.config import TrainRun, load_config, overridden
 from s3zoo.training.registry import listing
@@ -57,6 +61,7 @@ class Study:
     name: str
     runs: tuple[StudyRun, ...]
     images: int  # for training, without those held out; for the forecast
+    compared: tuple[tuple[str, str], ...] = ()  # methods, which are the names of runs before "-SEED", two by two
 
     def __post_init__(self) -> None:
         before: set[str] = set()
@@ -66,6 +71,9 @@ class Study:
             if missing := set(run.needs) - before:
                 raise ValueError(f"run {run.name!r} reads {', '.join(missing)}, which must stand before it.")
             before.add(run.name)
+        methods = {_method(name) for name in before}
+        if unknown := {method for pair in self.compared for method in pair} - methods:
+            raise ValueError(f"compared names {min(unknown)!r}, but the methods are {', '.join(sorted(methods))}.")
 
 
 class Process(NamedTuple):
@@ -87,6 +95,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="runs at a time (default: 2)")
     parser.add_argument("--only", action="append", metavar="RUN", help="only this run, and what it needs (repeatable)")
     parser.add_argument("--table", type=Path, metavar="FILE", help="only write what the finished searches have scored")
+    parser.add_argument("--summary", action="store_true", help="only print what the finished runs reached, as Markdown")
     parser.add_argument("--dry-run", action="store_true", help="show the runs, and the hours that each will take here")
     parser.add_argument("--list", action="store_true", help="show the studies")
     arguments = parser.parse_args(argv)
@@ -100,6 +109,9 @@ def main(argv: list[str] | None = None) -> int:
     out = arguments.out or Path("runs") / study.name
     if arguments.dry_run:
         print(hours(study, runs, out))
+        return 0
+    if arguments.summary:
+        print(summary(study, runs, out))
         return 0
     if arguments.table:
         check_writable(arguments.table, "--table")
@@ -176,7 +188,7 @@ class Queue:
         with open(self.out / f"{run.name}.log", "ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "s3zoo", *words], stdout=log, stderr=log, stdin=subprocess.DEVNULL,
-                preexec_fn=lambda: os.nice(LOW_PRIORITY), start_new_session=True,
+                preexec_fn=_at_low_priority, start_new_session=True,
             )  # fmt: skip
         self.working.append(Process(process, run, time.time()))
         print(f"{run.name}: s3zoo {run.command}", flush=True)
@@ -203,6 +215,12 @@ class Queue:
             each.process.send_signal(signal.SIGTERM)
 
 
+def _at_low_priority() -> None:
+    os.nice(LOW_PRIORITY)
+    with contextlib.suppress(OSError):  # Linux divides time between sessions first, and each run is one
+        Path("/proc/self/autogroup").write_text(str(LOW_PRIORITY))
+
+
 def keep(folder: Path, target: Path) -> None:
     """Copy what a finished run leaves, without checkpoints."""
     for pattern in KEPT:
@@ -211,6 +229,68 @@ def keep(folder: Path, target: Path) -> None:
                 place = target / path.relative_to(folder)
                 place.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, place)
+
+
+# What came out
+
+T_QUANTILE = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)  # Student's, 97.5 %, from 1 on
+
+
+class Outcome(NamedTuple):
+    """What a finished run says of its network; accuracies are percent."""
+
+    name: str
+    test: dict[str, float]
+    held_out: float | None
+    params: int
+    macs: int
+
+
+def outcome(folder: Path) -> Outcome:
+    result = read_json(folder / "result.json")
+    if "winners" in result:
+        (row, *_) = result["winners"]
+        return Outcome(folder.name, row["test"], row["accuracy"], row["params"], row["macs"])
+    config = read_json(folder / "run.json")["config"]
+    arch, data = Arch.from_dict(config["model_args"]["arch"]), config["data"]
+    macs = cost.macs(arch, **{key: data[key] for key in ("img_size", "in_chans", "num_classes")})
+    return Outcome(folder.name, result["test"], result.get("held-out", {}).get("top1"), result["params"], macs)
+
+
+def summary(study: Study, runs: Iterable[StudyRun], out: Path) -> str:
+    """Tables of what the finished runs reached: each run, the mean of each method, and the methods compared."""
+    found = [outcome(out / run.name) for run in runs if (out / run.name / "result.json").exists()]
+    lines = ["| run | test top-1 (%) | 95 % interval | held-out (%) | parameters | MACs |", "|---|---|---|---|---|---|"]
+    for each in found:
+        interval, held_out = f"{each.test['low']:.2f} to {each.test['high']:.2f}", each.held_out
+        held = "–" if held_out is None else f"{held_out:.2f}"
+        sizes = f"{quantity(each.params)} | {quantity(each.macs)}"
+        lines.append(f"| {each.name} | {each.test['top1']:.2f} | {interval} | {held} | {sizes} |")
+    methods: dict[str, dict[str, float]] = {}  # test accuracies by seed
+    for each in found:
+        methods.setdefault(_method(each.name), {})[each.name.rpartition("-")[2]] = each.test["top1"]
+    lines += ["", "| method | seeds | test top-1 (%), mean ± standard deviation |", "|---|---|---|"]
+    for method, tests in methods.items():
+        spread = f" ± {statistics.stdev(tests.values()):.2f}" if len(tests) > 1 else ""
+        lines.append(f"| {method} | {len(tests)} | {statistics.fmean(tests.values()):.2f}{spread} |")
+    rows = [difference(*pair, methods) for pair in study.compared if all(method in methods for method in pair)]
+    head = ["| compared | seeds of both | mean difference (points) | 95 % interval |", "|---|---|---|---|"]
+    return "\n".join([*lines, "", *head, *rows] if rows else lines)
+
+
+def difference(one: str, two: str, methods: Mapping[str, Mapping[str, float]]) -> str:
+    """A row on two methods, paired by seed: runs of one seed share the held-out images and the order of the others."""
+    seeds = sorted(methods[one].keys() & methods[two].keys())
+    apart = [methods[one][seed] - methods[two][seed] for seed in seeds]
+    mean, interval = f"{statistics.fmean(apart):+.2f}" if apart else "–", "–"
+    if 1 < len(apart) <= len(T_QUANTILE) + 1:
+        half = T_QUANTILE[len(apart) - 2] * statistics.stdev(apart) / len(apart) ** 0.5
+        interval = f"{statistics.fmean(apart) - half:+.2f} to {statistics.fmean(apart) + half:+.2f}"
+    return f"| {one} – {two} | {len(seeds)} | {mean} | {interval} |"
+
+
+def _method(run: str) -> str:
+    return run.rpartition("-")[0] or run
 
 
 # The hours

@@ -17,8 +17,8 @@ from toy_search import config as toy
 from s3zoo import cli, scored
 from s3zoo.search.budget import Pricer
 from s3zoo.search.forecast import forecast, training_forecast
-from s3zoo.study import Study, StudyRun, _chosen, _config
-from s3zoo.training.config import TrainRun
+from s3zoo.study import Study, StudyRun, _at_low_priority, _chosen, _config, outcome
+from s3zoo.training.config import TrainRun, to_dict
 from s3zoo.training.registry import load_config, names
 
 A, B, C = StudyRun("a", "search x"), StudyRun("b", "train y --model {a}/model"), StudyRun("c", "search z")
@@ -119,6 +119,18 @@ def test_a_killed_queue_goes_on_and_lists_every_start(tmp_path: Path) -> None:
     assert cli.main(["study", str(tmp_path / "queue.py"), "--out", str(out)]) == 0  # nothing is left to do
 
 
+def test_runs_give_way_to_everything_else() -> None:
+    def printed(command: str) -> str:
+        process = subprocess.run(
+            ["sh", "-c", command], preexec_fn=_at_low_priority, start_new_session=True, capture_output=True, text=True
+        )
+        return process.stdout
+
+    assert printed("nice").strip() == "19"
+    if Path("/proc/self/autogroup").exists() and printed("cat /proc/self/autogroup"):
+        assert printed("cat /proc/self/autogroup").split()[-1] == "19"
+
+
 def test_the_table_of_a_recorded_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with tarfile.open(Path(__file__).parent / "golden" / "digits_run.tar.xz") as recorded:
         recorded.extractall(tmp_path, filter="data")
@@ -141,6 +153,36 @@ def test_the_table_of_a_recorded_search(tmp_path: Path, capsys: pytest.CaptureFi
     assert winner.test == result["winners"][0]["test"]["top1"]
     inherited = [json.loads(line)["accuracy"] for line in (run / "space0" / "scores.jsonl").read_text().splitlines()]
     assert inherited and set(inherited) <= {each.accuracy for each in networks if each.space == "digits"}
+
+
+def test_what_came_out_as_computed_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "queue.py").write_text(
+        "from s3zoo.study import Study, StudyRun\n"
+        "names = ('a-0', 'a-1', 'a-2', 'b-0', 'b-1', 'b-2', 'c-0', 'later-0')\n"
+        "runs = tuple(StudyRun(name, 'search digits') for name in names)\n"
+        "config = Study('queue', runs, 1, compared=(('a', 'b'), ('a', 'c'), ('a', 'later')))\n"
+    )
+    tests = {"a-0": 70.0, "a-1": 72.0, "a-2": 74.0, "b-0": 69.0, "b-1": 71.0, "b-2": 70.0, "c-0": 60.0}
+    for name, top1 in tests.items():
+        test = {"top1": top1, "low": top1 - 1, "high": top1 + 1}
+        row = {"test": test, "accuracy": 50.0, "params": 90_000, "macs": 6_000_000}
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "result.json").write_text(json.dumps({"winners": [row]}))
+    assert cli.main(["study", str(tmp_path / "queue.py"), "--out", str(tmp_path), "--summary"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "| a-0 | 70.00 | 69.00 to 71.00 | 50.00 | 90K | 6M |" in lines
+    assert "| a | 3 | 72.00 ± 2.00 |" in lines and "| c | 1 | 60.00 |" in lines
+    # Differences 1, 1 and 4: mean 2, standard deviation sqrt(3), so its error is 1, times Student's 4.303
+    assert "| a – b | 3 | +2.00 | -2.30 to +6.30 |" in lines and "| a – c | 1 | +10.00 | – |" in lines
+    assert not any("later" in line for line in lines)
+
+
+def test_the_outcome_of_a_training_is_that_of_its_network(tmp_path: Path) -> None:
+    run = load_config("cifar10_swin_micro", TrainRun, "train")
+    (tmp_path / "run.json").write_text(json.dumps({"config": to_dict(run)}))
+    result = {"test": {"top1": 70.0}, "held-out": {"top1": 71.0}, "params": 224_845}
+    (tmp_path / "result.json").write_text(json.dumps(result))
+    assert outcome(tmp_path)[1:] == ({"top1": 70.0}, 71.0, 224_845, 5_696_208)
 
 
 def test_networks_of_timm_beside_a_winner_are_not_in_the_table(tmp_path: Path) -> None:
