@@ -36,6 +36,7 @@ from s3zoo.models.folder import CONFIG, WEIGHTS, is_text, new_folder, read_json_
 from s3zoo.models.official import read_checkpoint
 from s3zoo.models.open import open_model
 from s3zoo.predict import predict
+from s3zoo.scored import outcome
 from s3zoo.search.budget import Budget
 from s3zoo.search.extract import Networks
 from s3zoo.search.latency import this_device
@@ -75,12 +76,14 @@ def find_model(path: Path, budget: str | None = None) -> Path:
 
 @dataclass(frozen=True)
 class Extras:
-    """What a card says besides: a title, what the model says of an image, how long it takes on this machine."""
+    """What a card says besides: a title, what the model says of an image, how long it takes on this machine, and what
+    other runs reached."""
 
     title: str | None = None
     sample: Path | None = None  # an image
     question: str | None = None  # on the image, for models that answer questions
     latency: bool = False
+    beside: Sequence[Path] = ()  # folders of finished runs
 
     def describe(self, ours: dict[str, Any], ask: Callable[[Path], dict[str, Any]], scratch: Path) -> Path | None:
         """Put them into the config's own section; gives the picture of the sample, once it is in `scratch`."""
@@ -136,6 +139,10 @@ def make_repository(
             raise ValueError(f"{source} is in timm's layout; --onnx needs the folder that it was made of.")
         model, _ = load(str(source))
         model.pretrained_cfg["license"] = config["pretrained_cfg"].get("license")
+    if extras.beside:
+        rows = [vars(outcome(run.expanduser())) for run in extras.beside]
+        rows = [{key: row[key] for key in ("test", "params", "macs")} | {"control": row["name"]} for row in rows]
+        config["s3zoo"]["provenance"]["controls"] = config["s3zoo"]["provenance"].get("controls", []) + rows
     if extras.latency:
         config["s3zoo"]["latency"] = measured_latency(model or open_model(str(source)))
 
@@ -162,8 +169,8 @@ def _task_repository(
     source: Path, out: Path, dense: bool, repo_id: str | None, license: str | None, extras: Extras, options: bool
 ) -> tuple[dict[str, Any], list[Path]]:
     """The repository of a detector, segmenter or model that answers questions, once the folder is sure to open."""
-    if extras.latency or options:
-        raise ValueError("--latency, --layout and --onnx are for networks that classify; leave them out.")
+    if extras.latency or extras.beside or options:
+        raise ValueError("--latency, --beside, --layout and --onnx are for networks that classify; leave them out.")
     if dense == (extras.question is not None) and (dense or extras.sample):
         raise ValueError("--question belongs to --sample and to models that answer questions; give both, or neither.")
     folder = new_folder(out)
@@ -354,6 +361,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--sample", type=Path, metavar="IMAGE", help="show on the card what the model says of it")
     parser.add_argument("--question", help="about the --sample, for models that answer questions")
     parser.add_argument("--latency", action="store_true", help="measure it on this CPU, one thread, for the card")
+    parser.add_argument(
+        "--beside", type=Path, action="append", default=[], metavar="RUN",
+        help="show on the card what this finished run reached, too: a seed, a control (repeatable)",
+    )  # fmt: skip
     parser.add_argument("--license", metavar="ID", help="of the weights, in the Hub's spelling, such as apache-2.0")
     parser.add_argument(
         "--layout", choices=("s3zoo", "timm"), default="s3zoo",
@@ -381,7 +392,7 @@ def main(argv: list[str] | None = None) -> int:
             source = Path(whole)
         out = Path(scratch) if args.dry_run or args.out is None else args.out.expanduser()
         options = {"repo_id": args.to, "license": args.license, "layout": args.layout, "onnx": args.onnx}
-        options["extras"] = Extras(args.title, args.sample, args.question, args.latency)
+        options["extras"] = Extras(args.title, args.sample, args.question, args.latency, args.beside)
         config, files = make_repository(source, out, **options)
         for path in files:
             print(f"{path.name:<20} {path.stat().st_size:>12,} bytes  sha256 {sha256(path)}")

@@ -1,6 +1,6 @@
 """Networks that searches have scored, as a table: to study search algorithms without training anything.
 
-`s3zoo study NAME --table FILE` writes one: JSON lines, compressed by xz.
+`s3zoo study NAME --table FILE` writes one: JSON lines, compressed by xz. `outcome` is what one finished run reached.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from s3zoo import cost
 from s3zoo.arch import Arch
-from s3zoo.files import replacing
+from s3zoo.files import read_json, replacing
 
 
 @dataclass(frozen=True)
@@ -72,3 +73,31 @@ def of_run(folder: Path) -> Iterator[ScoredNetwork]:
             folder.name, run.seed, run.visits[-1].space.name, Arch.from_dict(row["arch"]), row["params"], row["macs"],
             row["inherited"], True, row.get("control", "winner"), row["accuracy"], row["test"]["top1"],
         )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a finished run says of its network; accuracies are percent."""
+
+    name: str
+    test: dict[str, float]
+    held_out: float | None
+    params: int
+    macs: int
+
+
+def outcome(folder: Path) -> Outcome:
+    """Of a finished search, its first winner; of a finished training, its network, which has an architecture."""
+    if not (folder / "result.json").is_file():
+        raise ValueError(f"{str(folder)!r} is not the folder of a finished run (no result.json); let it end first.")
+    result = read_json(folder / "result.json")
+    if "winners" in result:
+        (row, *_) = result["winners"]
+        return Outcome(folder.name, row["test"], row["accuracy"], row["params"], row["macs"])
+    config = read_json(folder / "model" / "config.json")
+    if "arch" not in config["model_args"]:
+        raise ValueError(f"The run in {folder} trained a network of timm's; give one of a network of s3zoo's.")
+    chans, *size = config["pretrained_cfg"]["input_size"]
+    arch = Arch.from_dict(config["model_args"]["arch"])
+    macs = cost.macs(arch, img_size=tuple(size), in_chans=chans, num_classes=config["num_classes"])
+    return Outcome(folder.name, result["test"], result.get("held-out", {}).get("top1"), result["params"], macs)

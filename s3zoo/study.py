@@ -23,10 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from s3zoo import cost, scored
-from s3zoo.arch import Arch
+from s3zoo import scored
 from s3zoo.drawing import quantity
-from s3zoo.files import Records, check_writable, locked, read_json
+from s3zoo.files import Records, check_writable, locked
 from s3zoo.search.config import SearchRun
 from s3zoo.training.config import TrainRun, load_config, overridden
 from s3zoo.training.registry import listing
@@ -236,30 +235,9 @@ def keep(folder: Path, target: Path) -> None:
 T_QUANTILE = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)  # Student's, 97.5 %, from 1 on
 
 
-class Outcome(NamedTuple):
-    """What a finished run says of its network; accuracies are percent."""
-
-    name: str
-    test: dict[str, float]
-    held_out: float | None
-    params: int
-    macs: int
-
-
-def outcome(folder: Path) -> Outcome:
-    result = read_json(folder / "result.json")
-    if "winners" in result:
-        (row, *_) = result["winners"]
-        return Outcome(folder.name, row["test"], row["accuracy"], row["params"], row["macs"])
-    config = read_json(folder / "run.json")["config"]
-    arch, data = Arch.from_dict(config["model_args"]["arch"]), config["data"]
-    macs = cost.macs(arch, **{key: data[key] for key in ("img_size", "in_chans", "num_classes")})
-    return Outcome(folder.name, result["test"], result.get("held-out", {}).get("top1"), result["params"], macs)
-
-
 def summary(study: Study, runs: Iterable[StudyRun], out: Path) -> str:
     """Tables of what the finished runs reached: each run, the mean of each method, and the methods compared."""
-    found = [outcome(out / run.name) for run in runs if (out / run.name / "result.json").exists()]
+    found = [scored.outcome(out / run.name) for run in runs if (out / run.name / "result.json").exists()]
     lines = ["| run | test top-1 (%) | 95 % interval | held-out (%) | parameters | MACs |", "|---|---|---|---|---|---|"]
     for each in found:
         interval, held_out = f"{each.test['low']:.2f} to {each.test['high']:.2f}", each.held_out

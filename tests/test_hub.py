@@ -157,10 +157,15 @@ def test_what_a_card_can_say_besides(tmp_path: Path, capsys: pytest.CaptureFixtu
     config["pretrained_cfg"]["label_names"] = names
     (folder / "config.json").write_text(json.dumps(config))
     Image.linear_gradient("L").save(tmp_path / "shade.png")
+    (tmp_path / "seed1").mkdir()
+    row = {"test": {"top1": 61.5, "low": 60.25, "high": 62.75}, "accuracy": 60.0, "params": 95_000, "macs": 6_000_000}
+    (tmp_path / "seed1" / "result.json").write_text(json.dumps({"winners": [row]}))
     words = [str(folder), "--title", "Five animals", "--sample", str(tmp_path / "shade.png"), "--latency"]
+    words += ["--beside", str(tmp_path / "seed1")]
     assert hub.main([*words, "--out", str(tmp_path / "out")]) == 0
     card, found = (tmp_path / "out/README.md").read_text(), json.loads((tmp_path / "out/config.json").read_text())
     assert "\n# Five animals\n" in card and "| Classes | 5: ant, bee, cat, dog, eel |" in card
+    assert "| seed1 | 61.50 | 60.25 to 62.75 | 95K | 6M |" in card
     took = found["s3zoo"]["latency"]
     assert 0 < took["ms"] < 10_000 and f"{took['ms']:.3g} ms an image on {took['device']}, 1 thread" in card
     model = timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True).eval()
@@ -170,7 +175,7 @@ def test_what_a_card_can_say_besides(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert f"| {names[int(best.argmax())]} | {best.max():.1%} |" in card and "](sample.png)" in card
     for wrong, message in (
         (["--sample", str(folder / "config.json")], "no image"), (["--question", "why?"], "answers none"),
-        (["--title", "a\nb"], "line of text"),
+        (["--title", "a\nb"], "line of text"), (["--beside", str(folder)], "not the folder of a finished run"),
     ):  # fmt: skip
         assert run(hub.main, [str(folder), "--dry-run", *wrong]) == 2
         assert message in capsys.readouterr().err

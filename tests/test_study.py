@@ -17,8 +17,8 @@ from toy_search import config as toy
 from s3zoo import cli, scored
 from s3zoo.search.budget import Pricer
 from s3zoo.search.forecast import forecast, training_forecast
-from s3zoo.study import Study, StudyRun, _at_low_priority, _chosen, _config, outcome
-from s3zoo.training.config import TrainRun, to_dict
+from s3zoo.study import Study, StudyRun, _at_low_priority, _chosen, _config
+from s3zoo.training.config import TrainRun
 from s3zoo.training.registry import load_config, names
 
 A, B, C = StudyRun("a", "search x"), StudyRun("b", "train y --model {a}/model"), StudyRun("c", "search z")
@@ -179,10 +179,18 @@ def test_what_came_out_as_computed_by_hand(tmp_path: Path, capsys: pytest.Captur
 
 def test_the_outcome_of_a_training_is_that_of_its_network(tmp_path: Path) -> None:
     run = load_config("cifar10_swin_micro", TrainRun, "train")
-    (tmp_path / "run.json").write_text(json.dumps({"config": to_dict(run)}))
+    (tmp_path / "model").mkdir()
+    config = {"model_args": run.model_args, "pretrained_cfg": {"input_size": [3, 32, 32]}, "num_classes": 10}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
     result = {"test": {"top1": 70.0}, "held-out": {"top1": 71.0}, "params": 224_845}
+    with pytest.raises(ValueError, match="not the folder of a finished run"):
+        scored.outcome(tmp_path)
     (tmp_path / "result.json").write_text(json.dumps(result))
-    assert outcome(tmp_path)[1:] == ({"top1": 70.0}, 71.0, 224_845, 5_696_208)
+    found = scored.outcome(tmp_path)
+    assert (found.test, found.held_out, found.params, found.macs) == ({"top1": 70.0}, 71.0, 224_845, 5_696_208)
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config | {"model_args": {}}))
+    with pytest.raises(ValueError, match="network of timm's"):
+        scored.outcome(tmp_path)
 
 
 def test_networks_of_timm_beside_a_winner_are_not_in_the_table(tmp_path: Path) -> None:
