@@ -42,3 +42,45 @@ def cifar10_deit_micro() -> TrainRun:
     return _designed(
         "cifar10_deit_micro", "cifar10_s4_vit_2core", depth=4, embed_dim=40, num_heads=2, head_dim=20, mlp_ratio=4
     )
+
+
+@configs.add
+def cifar10_glit_global_micro() -> TrainRun:
+    """A DeiT of 6.8M MACs on CIFAR-10, the control of GLiT: all heads are global, MLP ratio 4.
+
+    Expected:  not measured yet.
+    Cost:      20 epochs of 45,000 images of 32 x 32, about 30 minutes of one core (estimate).
+    Command:   s3zoo train cifar10_glit_global_micro --data /path/to/cifar10
+    """
+    return _designed(
+        "cifar10_glit_global_micro", "cifar10_glit_2core", depth=3, embed_dim=48, num_heads=3, global_heads=3,
+        head_dim=16, kernel_size=19, expansion=1, mlp_ratio=4,
+    )  # fmt: skip
+
+
+@configs.add
+def cifar10_swin_mini() -> TrainRun:
+    """A Swin of 519K parameters on CIFAR-10, the control of S4-Swin: four stages, widths double, MLP ratio 4.
+
+    Expected:  not measured yet.
+    Cost:      20 epochs of 45,000 images of 32 x 32, about 25 minutes of one core (estimate).
+    Command:   s3zoo train cifar10_swin_mini --data /path/to/cifar10
+    """
+    return _designed(
+        "cifar10_swin_mini", "cifar10_s4_swin_2core", depth=(1, 1, 3, 1), embed_dim=(18, 36, 72, 144),
+        num_heads=(1, 2, 4, 8), head_dim=18, window_size=4, mlp_ratio=4,
+    )  # fmt: skip
+
+
+@configs.add
+def cifar10_shunted_micro() -> TrainRun:
+    """A Shunted-T of a quarter of its width, 730K parameters, on CIFAR-10: the control of S4-Shunted.
+
+    Expected:  not measured yet.
+    Cost:      20 epochs of 45,000 images of 32 x 32, about 25 minutes of one core (estimate).
+    Command:   s3zoo train cifar10_shunted_micro --data /path/to/cifar10
+    """
+    return _designed(
+        "cifar10_shunted_micro", "cifar10_s4_shunted_2core", depth=(1, 2, 4, 1), embed_dim=(16, 32, 64, 128),
+        num_heads=(2, 4, 8, 16), head_dim=8, mlp_ratio=(8, 8, 4, 4),
+    )  # fmt: skip
