@@ -387,7 +387,7 @@ def test_the_gene_chooses_the_locality(monkeypatch: pytest.MonkeyPatch) -> None:
     model = GLiT(arch, img_size=32)
     assert isinstance(model.blocks[0].local, Shift) and model.blocks[0].local.dim == 8
     assert model(torch.zeros(1, 3, 32, 32)).shape == (1, 1000)
-    with pytest.raises(ValueError, match="locality is 'conv3d', but must be one of 'conv1d', 'conv2d', 'area'"):
+    with pytest.raises(ValueError, match="locality is 'conv3d', but must be 'conv1d', 'conv2d' or 'area'"):
         GLiTBlock(3, 1, 4, 7, 4.0, 2.0, "conv3d")
 
 
