@@ -77,10 +77,12 @@ def check(config: Any) -> None:
         typed(getattr(config, name), kind, name)
 
 
-@functools.cache
+_hints = functools.cache(typing.get_type_hints)
+
+
 def declared(cls: Any) -> dict[str, Any]:
     """The types of a dataclass's fields, with their ranges."""
-    return typing.get_type_hints(cls, include_extras=True)
+    return _hints(cls, include_extras=True)
 
 
 def typed(value: Any, kind: Any, path: str) -> Any:
