@@ -9,9 +9,11 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from s3zoo.families import FAMILIES, Block, integer, refusal, show
+from s3zoo.checks import Range, refusal, show, typed
+from s3zoo.families import FAMILIES, LARGEST, Block, Gene
+from s3zoo.files import parse_json
 from s3zoo.versions import Migration, migrated
 
 SCHEMA_VERSION = 1
@@ -24,7 +26,7 @@ class Stage:
     blocks: tuple[Any, ...]  # of the family's type
 
     def __post_init__(self) -> None:
-        integer(1)("embed_dim", self.embed_dim)
+        typed(self.embed_dim, Gene, "embed_dim")
         object.__setattr__(self, "blocks", _tuple("blocks", self.blocks, Block, "block"))
 
     @classmethod
@@ -53,8 +55,8 @@ class Arch:
         object.__setattr__(self, "stages", _tuple("stages", self.stages, Stage, "stage"))
         if type(self.patch_size) is int and self.patch_size == 0:
             object.__setattr__(self, "patch_size", family.patch_size)
-        integer(1)("patch_size", self.patch_size)
-        integer(0)("stem_depth", self.stem_depth)
+        typed(self.patch_size, Gene, "patch_size")
+        typed(self.stem_depth, Annotated[int, Range(0, LARGEST)], "stem_depth")
         if self.stem_depth and not family.has_stem_depth:
             raise refusal("stem_depth", self.stem_depth, f"0 in family {self.family!r}")
         if family.stages and len(self.stages) != family.stages:
@@ -98,7 +100,7 @@ class Arch:
         """
         height, width = (img_size, img_size) if isinstance(img_size, int) else img_size
         for side in (height, width):
-            integer(1)("img_size", side)
+            typed(side, Gene, "img_size")
         effective = FAMILIES[self.family].effective
         stages = tuple(
             Stage(stage.embed_dim, tuple(effective(b, i, (height, width), self.patch_size) for b in stage.blocks))
@@ -137,7 +139,7 @@ class Arch:
                 at = f"{where}.blocks[{j}]"
                 blocks.append(_located(at, family.block, **_fields(at, values, required, optional)))
             stages.append(_located(where, Stage, embed_dim=stage["embed_dim"], blocks=tuple(blocks)))
-        patch_size = integer(1)("patch_size", fields.get("patch_size", family.patch_size))
+        patch_size = typed(fields.get("patch_size", family.patch_size), Gene, "patch_size")
         return cls(fields["family"], tuple(stages), patch_size, fields.get("stem_depth", 0))
 
     @classmethod
@@ -177,22 +179,9 @@ class Arch:
 
 def _decoded(name: str, text: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_no_duplicates)
-    except (ValueError, RecursionError) as error:
+        return parse_json(text)
+    except ValueError as error:
         raise ValueError(f"{name} is not valid JSON ({error}); give the JSON that Arch.to_json wrote.") from None
-
-
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    data: dict[str, Any] = {}
-    for field, value in pairs:
-        if field in data:
-            raise ValueError(f"the field {show(field)} occurs twice, as {show(data[field])} and {show(value)}")
-        data[field] = value
-    return data
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is no number in JSON")
 
 
 def _tuple(field: str, values: Any, kind: type[Any], name: str) -> tuple[Any, ...]:

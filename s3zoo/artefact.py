@@ -22,7 +22,7 @@ from s3zoo import __version__
 from s3zoo.arch import Arch
 from s3zoo.models import ENTRYPOINTS
 from s3zoo.models.folder import CONFIG, WEIGHTS, Kind, check_sums, read_network
-from s3zoo.models.loading import PLAIN
+from s3zoo.models.loading import PLAIN, differences
 from s3zoo.models.plain import plain_state_dict
 from s3zoo.space import Space
 
@@ -148,14 +148,10 @@ def _check_loadable(model: nn.Module, config: dict[str, Any]) -> None:
     twin = timm.create_model(
         config["architecture"], num_classes=config["num_classes"], device="meta", **config["model_args"]
     )
-    ours = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    theirs = {name: tuple(tensor.shape) for name, tensor in twin.state_dict().items()}
-    different = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
-    if different:
-        name = different[0]
+    if wrong := differences(twin, model.state_dict()):
         raise ValueError(
-            f"The model differs from its architecture in {name} ({ours.get(name, 'absent')} instead of "
-            f"{theirs.get(name, 'absent')}); save it as it was built, before layers are pruned or replaced."
+            f"The model differs from its architecture: {wrong}; save it as it was built, before layers are pruned or"
+            " replaced."
         )
 
 

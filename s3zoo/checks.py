@@ -15,11 +15,26 @@ one without an end.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
+import reprlib
 import types
 import typing
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
+
+_repr = reprlib.Repr()
+_repr.maxstring = _repr.maxother = 100
+
+
+def show(value: Any) -> str:
+    """A value on one line, shortened where it is long or deep."""
+    return " ".join(_repr.repr(value).split())
+
+
+def refusal(path: str, value: Any, valid: Any) -> ValueError:
+    return ValueError(f"{path} is {show(value)}, but must be {valid}.")
 
 
 @dataclass(frozen=True)
@@ -62,9 +77,12 @@ def check(config: Any) -> None:
         typed(getattr(config, name), kind, name)
 
 
-def declared(cls: type) -> dict[str, Any]:
+_hints = functools.cache(typing.get_type_hints)
+
+
+def declared(cls: Any) -> dict[str, Any]:
     """The types of a dataclass's fields, with their ranges."""
-    return typing.get_type_hints(cls, include_extras=True)
+    return _hints(cls, include_extras=True)
 
 
 def typed(value: Any, kind: Any, path: str) -> Any:
@@ -74,13 +92,13 @@ def typed(value: Any, kind: Any, path: str) -> Any:
         value = typed(value, args[0], path)
         for allowed in args[1:]:
             if value not in allowed:
-                raise ValueError(f"{path} is {value!r}, but must be {allowed}.")
+                raise refusal(path, value, allowed)
         return value
     if origin is Literal:
         if value in args:
             return value
         *others, last = map(repr, args)
-        raise ValueError(f"{path} is {value!r}, but must be {', '.join(others)} or {last}.")
+        raise refusal(path, value, f"{', '.join(others)} or {last}")
     if origin in (typing.Union, types.UnionType):
         for option in args:
             try:
@@ -88,7 +106,8 @@ def typed(value: Any, kind: Any, path: str) -> Any:
             except ValueError:
                 continue
     elif kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
+        with contextlib.suppress(OverflowError):
+            return float(value)
     elif origin is tuple and isinstance(value, list | tuple):
         inner = [args[0]] * len(value) if len(args) == 2 and args[1] is Ellipsis else list(args)
         if len(inner) == len(value):
@@ -98,7 +117,7 @@ def typed(value: Any, kind: Any, path: str) -> Any:
     elif isinstance(kind, type) and isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
         return value
     name = kind.__name__ if origin is None and isinstance(kind, type) else str(kind).replace("typing.", "")
-    raise ValueError(f"{path} is {value!r}, but must be of type {name}.")
+    raise refusal(path, value, f"of type {name}")
 
 
 def _shown(number: float) -> str:

@@ -22,7 +22,7 @@ from s3zoo.families import FAMILIES, Family, Official
 from s3zoo.files import check_writable, sha256
 from s3zoo.models import autoformer, model_names
 from s3zoo.models.folder import WEIGHTS
-from s3zoo.models.loading import grid_side
+from s3zoo.models.loading import differences, grid_side
 from s3zoo.models.official import StateDict, read_checkpoint
 from s3zoo.search.published import official_autoformer_supernet
 
@@ -125,12 +125,8 @@ def _build(name: str, family: Family, official: Official, state_dict: StateDict,
         raise ValueError(f"The checkpoint is no {name}: it lacks {error}; name its model or give all of it.") from None
     except (IndexError, RuntimeError) as error:  # tensors of another rank or size
         raise ValueError(f"The checkpoint is no {name} ({error}); name its model.") from None
-    expected = model.state_dict()
-    for key in sorted(expected.keys() | weights.keys()):
-        got = tuple(weights[key].shape) if key in weights else "absent"
-        want = tuple(expected[key].shape) if key in expected else "absent"
-        if got != want:
-            raise ValueError(f"The checkpoint is no {name}: {key} is {got} instead of {want}; name its model.")
+    if wrong := differences(model, weights):
+        raise ValueError(f"The checkpoint is no {name}: {wrong}; name its model.")
     weights = {key: v.float() if v.is_floating_point() else v for key, v in weights.items()}
     model.load_state_dict(weights, assign=True)
     return model

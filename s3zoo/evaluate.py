@@ -53,23 +53,15 @@ def main(argv: list[str] | None = None) -> int:
     )
     add = parser.add_argument
     add("models", metavar="MODEL", nargs="+", help="timm name, hf-hub:…, or a folder with a model or a run")
-    add("--data", metavar="DATA", help=f"folder with test/ or val/ or classes; {', '.join(DATASETS)}; torch/…; hfds/…")
-    add("--root", default="", help="with a dataset's name: where it is, or is to be downloaded to")
-    add("--download", action="store_true", help="let torchvision download the dataset")
-    add("--split", help="which split (default: the test or validation split)")
-    add("--limit", type=int, default=0, metavar="N", help="only N images, drawn at random and always the same (0: all)")
-    add("--batch-size", type=int, default=32)
-    add("--workers", type=int, default=0)
+    add_options(parser, limit="only N images, drawn at random and always the same (0: all)", required=False)
     add("--threads", type=int, default=0, help="of the CPU (0: as torch has them)")
-    add("--device", default="auto", help="cpu, cuda or auto")
     add("--sort", default="top1", choices=COLUMNS, help="column to sort by, best first (default: top1)")
     add("--no-speed", action="store_true", help="measure neither speed nor memory")
     add("--untrained", action="store_true", help="random weights: for size and speed where none are published")
     add("--compile", action="store_true", help="with torch.compile: minutes before the first image")
     add("--json", action="store_true", help="a JSON list instead of the table")
     arguments = parser.parse_args(argv)
-    for name, kind in LIMITS.items():
-        typed(getattr(arguments, name), kind, f"--{name.replace('_', '-')}")
+    check_options(arguments)
     if arguments.untrained and arguments.data:
         raise ValueError("--untrained networks have no accuracy worth measuring; leave --data out.")
     if arguments.threads:
@@ -98,6 +90,25 @@ def main(argv: list[str] | None = None) -> int:
     rows = sort_rows(rows, arguments.sort)
     print(json.dumps(rows, indent=1) if arguments.json else table(rows))
     return 0
+
+
+def add_options(parser: argparse.ArgumentParser, limit: str, required: bool) -> None:
+    """On which images, and how, accuracy is measured."""
+    add = parser.add_argument
+    folders = f"folder with test/ or val/ or classes; {', '.join(DATASETS)}; torch/…; hfds/…"
+    add("--data", metavar="DATA", required=required, help=folders)
+    add("--root", default="", help="with a dataset's name: where it is, or is to be downloaded to")
+    add("--download", action="store_true", help="let torchvision download the dataset")
+    add("--split", help="which split (default: the test or validation split)")
+    add("--limit", type=int, default=0, metavar="N", help=limit)
+    add("--batch-size", type=int, default=32)
+    add("--workers", type=int, default=0)
+    add("--device", default="auto", help="cpu, cuda or auto")
+
+
+def check_options(arguments: argparse.Namespace) -> None:
+    for name, kind in LIMITS.items():
+        typed(getattr(arguments, name), kind, f"--{name.replace('_', '-')}")
 
 
 # Accuracy

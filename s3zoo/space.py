@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from s3zoo.arch import Arch, Stage
+from s3zoo.checks import declared, typed
 from s3zoo.families import FAMILIES
 
 Value = int | float
@@ -145,13 +146,15 @@ class Plan:
         """The width of the stage and all candidates, made and checked when they are first asked for."""
         key = self.key(shared)
         if key not in self._built:
-            space = self.space
+            space, family = self.space, FAMILIES[self.space.family]
             values = {dim.name: choice for dim, choice in zip(space.shared, shared, strict=True)}
             made: list[Any] = []
+            width = space._size("embed_dim", self.stage, values)
             for names, group in zip(self.names, self.groups, strict=True):
                 index = next(j for j, (first, _) in enumerate(self._all) if first == len(made))
                 for genes in group:
-                    block, width = space._block(self.stage, index, values | dict(zip(names, genes, strict=True)))
+                    block = space._block(self.stage, index, values | dict(zip(names, genes, strict=True)))
+                    family.check(width, block)
                     made.append(block)
             self._built[key] = width, made
         return self._built[key]
@@ -179,8 +182,8 @@ class Space:
                 raise ValueError(
                     f"dimension {dim.name!r} does not fit family {self.family!r} with {self.num_stages} stages."
                 )
-            if dim.gene in words and dim.gene in family.block.checks:
-                family.block.checks[dim.gene](dim.gene, dim.choices[0])
+            if dim.gene in words:
+                typed(dim.choices[0], declared(family.block)[dim.gene], dim.gene)
             if dim.gene not in words and isinstance(dim.choices[0], str):
                 raise ValueError(f"dimension {dim.name!r} has the choice {dim.choices[0]!r}, but must have numbers.")
             if dim.per_block and dim.gene in ("depth", "embed_dim"):
@@ -222,40 +225,35 @@ class Space:
 
     def build(self, values: Mapping[str, Any]) -> Arch:
         """The architecture with these values; a value per block may be given as one value for all."""
-        block_type = FAMILIES[self.family].block
-        by_stage: list[list[tuple[Dim, Any]]] = [[] for _ in range(self.num_stages)]
-        for dim in self.dims:
-            for stage in dim.stages:
-                by_stage[stage].append((dim, values[dim.name]))
         stages = []
-        for s, entries in enumerate(by_stage):
-            depth = next(int(self.at(dim, s, value)) for dim, value in entries if dim.gene == "depth")
-            embed_dim = next(int(self.at(dim, s, value)) for dim, value in entries if dim.gene == "embed_dim")
-            blocks: list[dict[str, Any]] = [{} for _ in range(depth)]
-            for dim, value in entries:
-                if dim.gene in ("depth", "embed_dim"):
-                    continue
-                own = [j for j in range(depth) if dim.covers(j)]
-                for j, choice in zip(own, value if isinstance(value, tuple) else [value] * len(own), strict=True):
-                    blocks[j][dim.gene] = self.at(dim, s, choice)
-            for block in blocks:
-                if "num_heads" in block:
-                    block.setdefault("head_dim", embed_dim // block["num_heads"])
-            stages.append(Stage(embed_dim, tuple(block_type(**block) for block in blocks)))
+        for s in range(self.num_stages):
+            blocks = [self._block(s, j, {**values, **own}) for j, own in enumerate(self._by_block(s, values))]
+            stages.append(Stage(self._size("embed_dim", s, values), tuple(blocks)))
         return Arch(self.family, tuple(stages), self.patch_size, self.stem_depth)
 
-    def _block(self, stage: int, index: int, values: Mapping[str, Any]) -> tuple[Any, int]:
-        """One block, checked, and the width of its stage; `values` has one value per dimension."""
+    def _size(self, gene: str, stage: int, values: Mapping[str, Any]) -> int:
+        """Depth or width of a stage."""
+        own = next(dim for dim in self.dims if dim.gene == gene and stage in dim.stages)
+        return int(self.at(own, stage, values[own.name]))
+
+    def _by_block(self, stage: int, values: Mapping[str, Any]) -> list[Values]:
+        """Of the dimensions per block, the value of each block that they cover."""
+        blocks: list[Values] = [{} for _ in range(self._size("depth", stage, values))]
+        for dim in self._per_block[stage]:
+            own, value = [block for j, block in enumerate(blocks) if dim.covers(j)], values[dim.name]
+            for block, choice in zip(own, value if isinstance(value, tuple) else [value] * len(own), strict=True):
+                block[dim.name] = choice
+        return blocks
+
+    def _block(self, stage: int, index: int, values: Mapping[str, Any]) -> Any:
+        """One block; `values` has one value per dimension."""
         own = [dim for dim in self.dims if stage in dim.stages and (not dim.per_block or dim.covers(index))]
         genes: dict[str, Any] = {dim.gene: self.at(dim, stage, values[dim.name]) for dim in own}
         width = genes.pop("embed_dim")
         del genes["depth"]
         if "num_heads" in genes:
             genes.setdefault("head_dim", width // genes["num_heads"])
-        family = FAMILIES[self.family]
-        block = family.block(**genes)
-        family.check(width, block)
-        return block, width
+        return FAMILIES[self.family].block(**genes)
 
     def values(self, arch: Arch) -> Values:
         """The inverse of `build` (values per block as tuples); ValueError if the architecture is not in the space."""
@@ -301,11 +299,6 @@ class Space:
         names = [dim.name for dim in dims]
         return [dict(zip(names, genes, strict=True)) for genes in itertools.product(*(dim.choices for dim in dims))]
 
-    def _depth(self, stage: int, values: Values) -> int:
-        return next(
-            int(self.at(d, stage, values[d.name])) for d in self.dims if d.gene == "depth" and stage in d.stages
-        )
-
     def assemble(self, values: Values, blocks: list[list[Values]]) -> Arch:
         """The architecture with these values of stages and models, and these blocks in each stage."""
         values = dict(values)
@@ -334,13 +327,10 @@ class Space:
     def draft(self, arch: Arch) -> Draft:
         """The inverse of `built`."""
         values = self.values(arch)
-        picks = []
-        for stage, plan in enumerate(self.plans):
-            drawn: list[list[Value]] = [[] for _ in range(self._depth(stage, values))]
-            for dim in self._per_block[stage]:
-                for j, choice in zip((j for j in range(len(drawn)) if dim.covers(j)), values[dim.name], strict=True):
-                    drawn[j].append(choice)
-            picks.append(tuple(plan.number(j, tuple(genes)) for j, genes in enumerate(drawn)))
+        picks = (
+            tuple(plan.number(j, tuple(own.values())) for j, own in enumerate(self._by_block(stage, values)))
+            for stage, plan in enumerate(self.plans)
+        )
         return Draft(tuple(values[dim.name] for dim in self.shared), tuple(picks))
 
     def built(self, draft: Draft) -> Arch:
@@ -462,7 +452,7 @@ class Space:
     def _end(self, price: Callable[[Arch], float], end: int, measured: bool) -> Arch:
         values = {dim.name: dim.choices[end] for dim in self.dims if not dim.per_block}
         blocks = [
-            [{d.name: d.choices[end] for d in self._block_dims(s, j)} for j in range(self._depth(s, values))]
+            [{d.name: d.choices[end] for d in self._block_dims(s, j)} for j in range(self._size("depth", s, values))]
             for s in range(self.num_stages)
         ]
         trading = [dim for dim in self.dims if self._trades(dim, measured)]
@@ -509,22 +499,17 @@ class Space:
             total += math.prod(
                 len(dim.choices)
                 for s in range(self.num_stages)
-                for j in range(self._depth(s, values))
+                for j in range(self._size("depth", s, values))
                 for dim in self._block_dims(s, j)
             )
         return total * math.prod(len(d.choices) for d in self.dims if not d.per_block and d.gene != "depth")
 
     def enumerate(self) -> Iterator[Arch]:
         """Every architecture, for small spaces."""
-        free = [dim for dim in self.dims if not dim.per_block]
-        for chosen in itertools.product(*(dim.choices for dim in free)):
-            values = {dim.name: choice for dim, choice in zip(free, chosen, strict=True)}
-            pools = []
-            for stage in range(self.num_stages):
-                per_block = [self.candidates(stage, j) for j in range(self._depth(stage, values))]
-                pools.append(list(itertools.product(*per_block)))
-            for blocks in itertools.product(*pools):
-                yield self.assemble(values, [list(b) for b in blocks])
+        for shared in itertools.product(*(dim.choices for dim in self.shared)):
+            spans = (plan.spans(shared) for plan in self.plans)
+            pools = [itertools.product(*(range(first, first + n) for first, n in own)) for own in spans]
+            yield from (self.built(Draft(shared, picks)) for picks in itertools.product(*pools))
 
     def moved(self, deltas: Mapping[str, float], name: str | None = None) -> Space:
         """The space with the choices of the named dimensions moved."""

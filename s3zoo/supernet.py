@@ -78,14 +78,14 @@ class Supernet:
     def _fill_bank(self) -> None:
         """Allocate one flat buffer for all weights and one for all gradients, and initialise like the static models."""
         initial: dict[str, Tensor] = {}
-        exempt: set[str] = set()
+        self.no_decay: set[str] = set()  # names of the bank's tensors that take no weight decay
         for arch in self._covering():
             model = self.model_type(arch, **self.model_args)
             no_decay = model.no_weight_decay()
             for name, bank_name in self._names(model, arch):
                 value = model.get_parameter(name).detach()
                 if name in no_decay or value.ndim <= 1:
-                    exempt.add(bank_name)
+                    self.no_decay.add(bank_name)
                 held = initial.get(bank_name)
                 if held is None:
                     initial[bank_name] = value
@@ -95,7 +95,6 @@ class Supernet:
                     for part in (value, held):
                         union[self._corner(bank_name, part.shape, union.shape)] = part
                     initial[bank_name] = union
-        self._no_decay = exempt
         sizes = {name: value.numel() for name, value in initial.items()}
         self.flat = torch.empty(sum(sizes.values()), device=self.device)
         self.gradient = torch.zeros_like(self.flat)
@@ -153,7 +152,8 @@ class Supernet:
                 module = block + name.removeprefix(block).split(".", 1)[0]
                 own = [shape for key, shape in shapes.items() if key == module or key.startswith(module + ".")]
                 return f"{name}@{'-'.join('x'.join(map(str, shape)) for shape in own)}"
-            genes = "-".join(f"{v:g}" if isinstance(v, int | float) else str(v) for v in _genes(stage.blocks[place[1]]))
+            values = dataclasses.astuple(stage.blocks[place[1]])
+            genes = "-".join(f"{v:g}" if isinstance(v, int | float) else str(v) for v in values)
             return f"{name}@{stage.embed_dim}-{genes}"
         if self.bias_per_head_count and place is not None and name.endswith("qkv.bias"):
             return f"{name}@{arch.stages[place[0]].blocks[place[1]].num_heads}"
@@ -194,7 +194,8 @@ class Supernet:
                 parent._modules[part] = child
                 parent = child
             blocks = [self._view_of_block(arch, s, j) for j in range(stage.depth)]
-            parent._modules[leaf] = _container_like(parent._modules[leaf], blocks)
+            container = parent._modules[leaf] = _shallow(parent._modules[leaf])  # type: ignore[arg-type]
+            container._modules = {str(j): block for j, block in enumerate(blocks)}
         return model
 
     def _view_of_frame(self, arch: Arch) -> nn.Module:
@@ -281,11 +282,6 @@ class Supernet:
 
     # Training
 
-    @property
-    def no_decay(self) -> set[str]:
-        """Names of the bank's tensors that take no weight decay."""
-        return self._no_decay
-
     def attach_gradients(self, only: set[str] | None = None) -> None:
         """Give the bank's tensors their gradients; with `only`, the others have none and optimizers skip them."""
         for name, weight in self.bank.items():
@@ -352,18 +348,8 @@ def recalibrate(model: nn.Module, batches: Iterable[Tensor]) -> int:
     return len(norms)
 
 
-def _genes(block: Any) -> tuple[Any, ...]:
-    return tuple(getattr(block, field.name) for field in dataclasses.fields(block))
-
-
 def _shallow(module: nn.Module) -> nn.Module:
     """The same module with a list of children of its own."""
     twin = copy.copy(module)
     twin._modules = dict(module._modules)
-    return twin
-
-
-def _container_like(container: nn.Module | None, blocks: list[nn.Module]) -> nn.Module:
-    twin = _shallow(container)  # type: ignore[arg-type]
-    twin._modules = {str(i): block for i, block in enumerate(blocks)}
     return twin

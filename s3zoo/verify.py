@@ -11,10 +11,9 @@ import json
 from typing import Any
 
 from s3zoo.cards.facts import Facts, registered, registered_names, weights_source
-from s3zoo.checks import typed
-from s3zoo.evaluate import LIMITS, score, test_split
+from s3zoo.evaluate import add_options, check_options, score, test_split
 from s3zoo.models.open import described, digest, open_model, source
-from s3zoo.training.datasets import DATASETS, find_data
+from s3zoo.training.datasets import find_data
 from s3zoo.training.distributed import start
 from s3zoo.training.splits import Split
 
@@ -30,26 +29,13 @@ def main(argv: list[str] | None = None) -> int:
     )
     add = parser.add_argument
     add("models", metavar="MODEL", nargs="+", help="name of the zoo, hf-hub:…, or a folder with a model or a run")
-    add(
-        "--data",
-        metavar="DATA",
-        required=True,
-        help=f"folder with val/ or test/; {', '.join(DATASETS)}; torch/…; hfds/…",
-    )
-    add("--root", default="", help="with a dataset's name: where it is, or is to be downloaded to")
-    add("--download", action="store_true", help="let torchvision download the dataset")
-    add("--split", help="which split (default: the test or validation split)")
-    add("--limit", type=int, default=0, metavar="N", help="only N images: the 95 %% interval must hold the figure")
+    add_options(parser, limit="only N images: the 95 %% interval must hold the figure", required=True)
     add(
         "--tolerance", type=float, default=TOLERANCE, help=f"how far top-1 may be off, in points (default: {TOLERANCE})"
     )
-    add("--batch-size", type=int, default=32)
-    add("--workers", type=int, default=0)
-    add("--device", default="auto", help="cpu, cuda or auto")
     add("--json", action="store_true", help="a JSON list instead of sentences")
     arguments = parser.parse_args(argv)
-    for name, kind in LIMITS.items():
-        typed(getattr(arguments, name), kind, f"--{name.replace('_', '-')}")
+    check_options(arguments)
     if not 0 <= arguments.tolerance <= 100:
         raise ValueError(f"--tolerance is {arguments.tolerance}, but must be from 0 to 100 points.")
     promised = {spec: promise(spec) for spec in arguments.models}

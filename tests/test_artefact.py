@@ -110,15 +110,6 @@ def test_contents(tmp_path: Path) -> None:
     assert Arch.parse(tmp_path / "config.json") == model.arch  # the config is an architecture file too
 
 
-def test_the_same_model_gives_the_same_bytes(tmp_path: Path) -> None:
-    for name in "ab":
-        artefact.save_model(tmp_path / name, build("s3"))
-    assert (tmp_path / "a/model.safetensors").read_bytes() == (tmp_path / "b/model.safetensors").read_bytes()
-    artefact.save_model(tmp_path / "c", build("s3", seed=1))
-    assert config(tmp_path / "a")["s3zoo"]["sha256"] == config(tmp_path / "b")["s3zoo"]["sha256"]
-    assert config(tmp_path / "a")["s3zoo"]["sha256"] != config(tmp_path / "c")["s3zoo"]["sha256"]
-
-
 def test_views_of_a_larger_network(tmp_path: Path) -> None:
     """A subnet that shares storage with a supernet is written alone and whole."""
     model = build("autoformer")
@@ -167,7 +158,7 @@ def test_refused_models(tmp_path: Path) -> None:
     pruned = build("autoformer")
     pruned.prune_intermediate_layers([0], prune_norm=True)
     cases: list[tuple[Any, dict[str, Any], str]] = [
-        (pruned, {}, "differs from its architecture in norm"),
+        (pruned, {}, "differs from its architecture: 'norm"),
         (nn.Linear(2, 2), {}, "Linear has no architecture"),
         (build("s3", features_only=True, out_indices=(1,)), {}, "has no architecture"),
         (timm.create_model("autoformer", arch=ARCHS["autoformer"], device="meta"), {}, "meta device"),

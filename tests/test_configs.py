@@ -475,52 +475,18 @@ def test_set_reaches_every_kind_of_value() -> None:
         ("final.mode=inherited", "final.mode is 'inherited', but must be 'inherit'"),
         ("hierarchy=glit", "needs a GLiT space"),
         ("space.name=other", "'name' is no dimension of 'digits'; it has "),
-        *(
-            (f"{part}.{key}={value}", f"^{part}.{key} is {value}(.0)?, but must be at least {least}")
-            for part in ("supernet", "final.train")
-            for key, value, least in (
-                ("batch_size", 0, 1), ("batch_size", -4, 1), ("accumulate", 0, 1), ("epochs", -1, 0), ("lr", -1, 0),
-                ("min_lr", -1, 0), ("warmup_epochs", -1, 0), ("warmup_steps", -1, 0), ("warmup_lr", -1, 0),
-                ("weight_decay", -1, 0), ("clip_grad", -1, 0), ("checkpoint_seconds", -1, 0), ("decay_rate", -1, 0),
-                ("drop_path", 2, "0 and below 1"), ("drop_path", 1, "0 and below 1"), ("ema", 1, "0 and below 1"),
-                ("ema", -1, 0), ("label_smoothing", 3, "0 and at most 1"), ("momentum", 2, "0 and at most 1"),
-            )
-        ),
-        *(
-            (f"data.{key}={value}", f"^data.{key} is {value}(.0)?, but must be at least 0")
-            for key, value in (
-                ("mixup", -1), ("cutmix", -1), ("holdout", -1), ("num_classes", -1), ("img_size", -8),
-                ("in_chans", -1), ("crop_pct", 1.5), ("crop_pct", -1), ("max_unreadable", -1),
-                ("random_crop_pad", -1), ("hflip", 2), ("reprob", 2), ("color_jitter", -1),
-            )
-        ),
-        *(
-            (f"arch_search.{key}={value}", f"^arch_search.{key} is {value}(.0)?, but must be at least {least}")
-            for key, value, least in (
-                ("population", 0, 1), ("generations", 0, 1), ("parents", 0, 1), ("calibration_images", 0, 1),
-                ("latency_batch", 0, 1), ("crossover", -1, 0), ("mutation", -1, 0), ("p_depth", 2, 0),
-                ("p_embed", -1, 0), ("p_block", 1.5, 0),
-            )
-        ),
+        ("supernet.batch_size=-4", "^supernet.batch_size is -4, but must be at least 1"),
+        ("final.train.drop_path=1", "^final.train.drop_path is 1.0, but must be at least 0 and below 1"),
+        ("data.crop_pct=1.5", "^data.crop_pct is 1.5, but must be at least 0 and at most 1"),
+        ("arch_search.p_depth=2", "^arch_search.p_depth is 2.0, but must be at least 0 and at most 1"),
         *((f"data.{key}=0", f"^data.{key} is 0.*before it opens the images.*set data.{key}")
           for key in ("num_classes", "img_size", "in_chans", "crop_pct")),
         # what used to run into the depths
-        ("data.mixup=inf", "^data.mixup is inf, but must be at least 0 and at most 1,000,000"),
         ("a.b.c.d=1", "unknown key 'a.b.c.d'; valid here: name, data"),
-        ("data.random_crop_pad=100000", "^data.random_crop_pad is 100000, but must be at least 0 and at most 1,024"),
-        ("threads=100000", "^threads is 100000, but must be at least 1 and at most 1,024"),
-        ("data.workers=9999999", "^data.workers is 9999999, but must be at least -1 and at most 512"),
-        ("data.train_limit=-1", "^data.train_limit is -1, but must be at least 0"),
-        ("seed=-1", "^seed is -1, but must be at least 0"),
         ("data.mean=" + "(" * 5000, "^data.mean is "),
         ("data.holdout=0", "data.holdout is 0, but .*; set it to at least 1"),
         ("data.scale=(1, 0.5)", r"data.scale is \(1.0, 0.5\), but must go from a number above 0 upwards"),
-        ("data.std=(0,)", r"data.std is \(0.0,\), .* must be above 0"),
-        ("threads=0", "threads is 0, but must be at least 1"),
         ("device=gpu", "device is 'gpu', but must be 'auto', 'cpu' or 'cuda'"),
-        ("supernet.schedule=linear", "^supernet.schedule is 'linear', but must be 'cosine', 'step' or 'constant'"),
-        ("supernet.sampling=all", "^supernet.sampling is 'all', but must be 'uniform' or 'sandwich'"),
-        ("supernet.sharing=none", "^supernet.sharing is 'none', but must be 'entangled', 'classical' or 'module'"),
         ("space.depths=3", "'depths' is no dimension of .*; it has "),
         ("space.stage1.depth=deep", "^space.stage1.depth is 'deep', but must be the choices of a dimension: a number,"),
         ("space.stage1.depth=0", "dimension stage1.depth has choices"),
@@ -678,15 +644,10 @@ def test_every_word_is_one_of_those_declared() -> None:
 @pytest.mark.parametrize(
     ("setting", "complaint"),
     [
-        ("backbone_lr_scale=-1", "^backbone_lr_scale is -1.0, but must be at least 0"),
-        ("model.layers=0", "^model.layers is 0, but must be at least 1"),
-        ("model.heads=0", "^model.heads is 0, but must be at least 1"),
         ("model.heads=5", r"^model.hidden is 64, but must be a multiple of heads \(5\)"),
-        ("data.train_limit=-1", "^data.train_limit is -1, but must be at least 0"),
         ("data.max_tokens=2", "^data.max_tokens is 2, but must be at least 3"),
         ("data.mean=(1, 2)", r"^data.mean is .* must be of type tuple\[float, float, float\]"),
         ("data.train_splits=()", "^data.train_splits is empty"),
-        ("threads=0", "^threads is 0, but must be at least 1"),
     ],
 )
 def test_settings_of_question_answering_are_checked_too(setting: str, complaint: str) -> None:

@@ -325,15 +325,6 @@ def test_checkpoint_that_does_not_fit(spoil: Callable[[dict[str, Tensor]], Any],
     assert named in str(error.value) and "\n" not in str(error.value)
 
 
-def test_weights_are_not_published() -> None:
-    for name in ("glit_tiny", "glit_tiny.in1k", "glit_small", "glit_base", "glit"):
-        with pytest.raises(ValueError, match=name.split(".")[0]) as error:
-            timm.create_model(name, pretrained=True, device="meta")
-        message = str(error.value)
-        assert "\n" not in message and "pretrained=False" in message and "local-dir:" in message
-        assert ("s3zoo convert" in message) == ("tiny" in name)
-
-
 # The corner layout
 
 
@@ -387,7 +378,7 @@ def test_the_gene_chooses_the_locality(monkeypatch: pytest.MonkeyPatch) -> None:
     model = GLiT(arch, img_size=32)
     assert isinstance(model.blocks[0].local, Shift) and model.blocks[0].local.dim == 8
     assert model(torch.zeros(1, 3, 32, 32)).shape == (1, 1000)
-    with pytest.raises(ValueError, match="locality is 'conv3d', but must be one of 'conv1d', 'conv2d', 'area'"):
+    with pytest.raises(ValueError, match="locality is 'conv3d', but must be 'conv1d', 'conv2d' or 'area'"):
         GLiTBlock(3, 1, 4, 7, 4.0, 2.0, "conv3d")
 
 
@@ -505,19 +496,6 @@ def images(batch: int = 2, seed: int = 0) -> Tensor:
 
 def batch_norms(model: nn.Module) -> Iterator[nn.BatchNorm1d]:
     return (m for m in model.modules() if isinstance(m, nn.BatchNorm1d))
-
-
-def test_every_parameter_learns_and_backward_is_deterministic() -> None:
-    def gradients() -> dict[str, Tensor | None]:
-        model = mixed().train()
-        model(images(8)).square().sum().backward()
-        return {n: p.grad for n, p in model.named_parameters()}
-
-    first, second = gradients(), gradients()
-    for name, grad in first.items():
-        other = second[name]
-        assert grad is not None and other is not None and grad.abs().max() > 0, name
-        assert torch.equal(grad, other), name
 
 
 def test_batch_norm_in_training_and_evaluation() -> None:

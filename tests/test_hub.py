@@ -567,17 +567,6 @@ def test_bundled_weights_give_way_to_the_users(tmp_path: Path) -> None:
             assert torch.equal(loaded(image), model(image))
 
 
-def test_bundled_weights_for_other_classes() -> None:
-    source = timm.create_model("s3_nano", pretrained=True).eval()
-    other = timm.create_model("s3_nano", pretrained=True, num_classes=3).eval()
-    image = torch.rand(2, 1, 8, 8)
-    with torch.no_grad():
-        assert torch.equal(other.forward_features(image), source.forward_features(image))
-        assert other(image).shape == (2, 3)
-    maps = timm.create_model("s3_nano", pretrained=True, features_only=True)(image)
-    assert [m.shape[1] for m in maps] == list(source.arch.embed_dims)
-
-
 def test_a_file_of_a_supported_kind_is_still_the_users_choice(tmp_path: Path) -> None:
     """pretrained_cfg_overlay=dict(file=...) is timm's own door and stays open."""
     folder = save(tmp_path)

@@ -10,9 +10,8 @@ import timm
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
-from timm.models import VisionTransformer, group_parameters
-from timm.models._hub import save_for_hf
-from torch import Tensor, nn
+from timm.models import VisionTransformer
+from torch import Tensor
 
 from s3zoo import artefact, cost
 from s3zoo.arch import Arch, LadderBlock, Stage
@@ -265,25 +264,6 @@ def test_leaving_the_meta_device_builds_the_tower():
 # timm
 
 
-def test_interface():
-    model = small(drop_rate=0.3).eval()
-    features = model.forward_features(images())
-    assert features.shape == (4, 1, model.num_features) == (4, 1, 24)
-    assert torch.equal(model.forward_head(features), model(images()))
-    assert torch.equal(model.forward_head(features, pre_logits=True), features[:, 0])
-    assert model.get_classifier() is model.head and model.num_classes == 5
-    order = group_parameters(model, model.group_matcher(), reverse=True)
-    assert order["query"] == 0 and order["head.weight"] == max(order.values()) == 4
-    assert order["blocks.2.mlp.fc1.weight"] == order["norm.weight"] == 3
-    exempt = model.no_weight_decay()
-    factored = {f"blocks.{i}.attn.{part}.bias" for i in range(3) for part in ("q", "kv")}
-    assert exempt == {"query"} | factored
-    model.reset_classifier(3)
-    assert model(images()).shape == (4, 3) and not model.head.training
-    model.reset_classifier(0)
-    assert torch.equal(model(images()), features[:, 0]) and isinstance(model.head, nn.Identity)
-
-
 @pytest.mark.parametrize("gate", [False, True])
 def test_maps_of_the_tower_and_behind_the_ladders(gate):
     """Six maps of a decoder of three layers: the tower's last three blocks, and what each layer reads of them."""
@@ -326,25 +306,6 @@ def test_another_input_size():
     assert torch.equal(model(x), twin(x)) and model(x).shape == (2, 5)
 
 
-def test_gradient_checkpointing():
-    grads = []
-    for enable in (False, True):
-        model = small(gate=True).train()
-        model.set_grad_checkpointing(enable)
-        F.cross_entropy(model(images()), torch.arange(4)).backward()
-        grads.append([p.grad for p in model.parameters()])
-    assert all(torch.allclose(a, b, atol=1e-7) for a, b in zip(*grads, strict=True))
-
-
-def test_a_decoder_file_loads_strictly(tmp_path):
-    model = small().eval()
-    save_file(model.state_dict(), tmp_path / "decoder.safetensors")
-    other = small(seed=5).eval()
-    assert not torch.equal(model(images()), other(images()))
-    other.load_state_dict(load_file(tmp_path / "decoder.safetensors"), strict=True)
-    assert torch.equal(model(images()), other(images()))
-
-
 @pytest.mark.parametrize("ladder", ["bottleneck", "linear"])
 def test_a_saved_folder_comes_back(tmp_path, ladder):
     arch = uniform(2, 1.5, 2, 5, head_dim=4)
@@ -363,46 +324,6 @@ def test_a_saved_folder_comes_back(tmp_path, ladder):
     assert back.arch == arch and torch.equal(back(x), model(x))
     other = timm.create_model(f"local-dir:{tmp_path}", pretrained=True, num_classes=7).eval()
     assert torch.equal(other.forward_features(x), model.forward_features(x)) and other(x).shape == (2, 7)
-
-
-def test_arch_in_every_form(tmp_path):
-    arch = uniform(2, 1.5, 2, 5, head_dim=4)
-    (tmp_path / "arch.json").write_text(arch.to_json())
-    for form in (arch, arch.to_dict(), arch.to_json(), tmp_path / "arch.json", str(tmp_path / "arch.json")):
-        assert timm.create_model("clip_ladder", arch=form, tower=TINY, img_size=32, device="meta").arch == arch
-
-
-def test_a_folder_by_timm_itself(tmp_path):
-    """With timm's own way to write one: the arguments are given by hand."""
-    args: dict[str, Any] = dict(arch=uniform(1, 1, 1, 4, head_dim=4), tower=TINY, img_size=32, num_classes=3)
-    model = timm.create_model("clip_ladder", **args).eval()
-    nn.init.normal_(model.query)
-    model_args = args | {"arch": model.arch.to_dict()}
-    save_for_hf(model, tmp_path, safe_serialization=True, model_args=model_args)
-    back = timm.create_model(f"local-dir:{tmp_path}", pretrained=True).eval()
-    x = torch.randn(2, 3, 32, 32)
-    assert torch.equal(back(x), model(x))
-
-
-def test_weights_of_another_decoder_are_refused():
-    args: dict[str, Any] = dict(tower=TINY, img_size=32, num_classes=3)
-    wide = timm.create_model("clip_ladder", arch=uniform(2, 1, 2, 4, head_dim=4), **args).state_dict()
-    foreign = timm.create_model("resnet10t", num_classes=3).state_dict()
-    for state, match in ((wide, "blocks.0"), (foreign, "is missing")):
-        overlay = dict(state_dict=state, num_classes=3)
-        with pytest.raises(ValueError, match=match) as error:
-            timm.create_model(
-                "clip_ladder", arch=uniform(2, 1, 1, 4, head_dim=4), pretrained=True, pretrained_cfg_overlay=overlay,
-                **args,
-            )  # fmt: skip
-        assert "\n" not in str(error.value)
-
-
-def test_drop_path_rises_over_the_layers_and_is_off_in_evaluation():
-    model = small(drop_path_rate=0.3)
-    assert [block.drop_path1.drop_prob for block in model.blocks] == pytest.approx([0.0, 0.15, 0.3])
-    assert not torch.equal(model.train()(images(32)), model(images(32)))
-    assert torch.equal(model.eval()(images()), model(images()))
 
 
 def test_the_fingerprint_of_a_tower():

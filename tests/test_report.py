@@ -21,7 +21,7 @@ from s3zoo.search.report import data
 from s3zoo.search.report.page import PANELS, state
 from s3zoo.search.report.page import page as page_of
 from s3zoo.search.s3 import decide
-from s3zoo.search.space_search import SpaceSearch, rank_correlation
+from s3zoo.search.space_search import SpaceSearch
 from s3zoo.space import s3_space
 from s3zoo.training.config import overridden, to_dict
 from s3zoo.training.log import Log
@@ -77,11 +77,6 @@ def test_front_has_no_estimates() -> None:
         (8000, 80), (16000, 90), (32000, 92),
     ]  # fmt: skip
     assert data.front(FOUR, "latency") == []
-
-
-def test_rank_correlation() -> None:
-    assert rank_correlation([1, 2, 3, 4], [10, 20, 40, 30]) == pytest.approx(4 / 6)  # 5 pairs agree, 1 does not
-    assert rank_correlation([1, 2, 3], [3, 2, 1]) == -1 and rank_correlation([1, 1], [1, 2]) == 0
 
 
 def test_seeds_make_a_band() -> None:

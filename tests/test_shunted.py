@@ -189,15 +189,6 @@ def test_checkpoint_that_does_not_fit(spoil: Callable[[dict[str, Tensor]], Any],
     assert named in str(error.value) and "\n" not in str(error.value)
 
 
-def test_weights_cannot_be_fetched() -> None:
-    for name in ("shunted_tiny", "shunted_small.in1k", "shunted_base", "shunted"):
-        with pytest.raises(ValueError, match=name.split(".")[0]) as error:
-            timm.create_model(name, pretrained=True, device="meta")
-        message = str(error.value)
-        assert "\n" not in message and "pretrained=False" in message and "local-dir:" in message
-        assert ("`s3zoo convert`" in message) == (name != "shunted")
-
-
 # The rest of the interface
 
 

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from s3zoo.supernet import Supernet, recalibrate
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
+GLIT: dict[str, Any] = dict(depth=2, expansions=(1, 2), head_dims=(4,), mlp=(2, 3), patch_size=4)
 SPACES = {
     "s3": s3_space(
         "s3", (1, 2), (12, 16), (2, 4), (1, 2), (2, 3), steps=(1, 4, 2, 1, 1), head_dim=8, num_stages=3, patch_size=2
@@ -23,30 +25,8 @@ SPACES = {
     "glit": glit_space(
         "glit", 24, 3, depth=3, kernels=(3, 5), expansions=(1, 2), head_dims=(4, 8), mlp=(2, 3), patch_size=4
     ),
-    "glit_conv2d": glit_space(
-        "glit_conv2d",
-        24,
-        3,
-        depth=2,
-        kernels=(1, 3),
-        expansions=(1, 2),
-        head_dims=(4,),
-        mlp=(2, 3),
-        patch_size=4,
-        locality="conv2d",
-    ),
-    "glit_area": glit_space(  # 16 patches
-        "glit_area",
-        24,
-        3,
-        depth=2,
-        kernels=(3, 8),
-        expansions=(1, 2),
-        head_dims=(4,),
-        mlp=(2, 3),
-        patch_size=4,
-        locality="area",
-    ),
+    "glit_conv2d": glit_space("glit_conv2d", 24, 3, kernels=(1, 3), locality="conv2d", **GLIT),
+    "glit_area": glit_space("glit_area", 24, 3, kernels=(3, 8), locality="area", **GLIT),  # 16 patches
     # S4's bodies in small: heads are fixed, so that a smaller width means narrower heads (4, 5, 6 channels).
     "swin": replace(
         S4_SWIN.replaced({"embed_dim": (12, 15, 18), "mlp_ratio": (2, 3), "stage3.depth": (1, 2), "window_size": (3,)}),

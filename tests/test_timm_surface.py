@@ -188,6 +188,7 @@ def test_unpublished_weights_are_one_sentence(name: str) -> None:
     with pytest.raises(ValueError, match=name) as error:
         timm.create_model(name, pretrained=True, device="meta")
     assert "\n" not in str(error.value) and "use " in str(error.value)
+    assert ("`s3zoo convert`" in str(error.value)) == (cfg.tag == "in1k")  # published where no program gets at it
 
 
 @all_models

@@ -25,7 +25,7 @@ from s3zoo import cards
 from s3zoo.artefact import load_model_config
 from s3zoo.cli import main as cli
 from s3zoo.models.open import model_with
-from s3zoo.training.accuracy import accuracy
+from s3zoo.training.accuracy import resumable_accuracy
 from s3zoo.training.config import Data, Train, TrainRun, load_config, to_dict
 from s3zoo.training.data import ImageData
 from s3zoo.training.datasets import DATASETS, find_data
@@ -238,10 +238,14 @@ def test_s3_small_at_384_ranks_as_at_224(tmp_path):
 # The run
 
 
-def test_the_model_is_a_folder_of_timm(toy):
+def tested(model, data: ImageData, path: Path) -> dict:
+    return resumable_accuracy(path, model, lambda first: data.test_batches(first=first), ONE, Stop())
+
+
+def test_the_model_is_a_folder_of_timm(toy, tmp_path):
     result = json.loads((toy / "result.json").read_text())
     model = timm.create_model(f"local-dir:{toy / 'model'}", pretrained=True)
-    again = accuracy(model, ImageData(DIGITS, 0).test_batches(), torch.device("cpu"))
+    again = tested(model, ImageData(DIGITS, 0), tmp_path / "test.json")
     assert again == result["test"] and again["images"] == 360
     described = json.loads((toy / "model/config.json").read_text())
     assert described["pretrained_cfg"]["label_names"] == list("0123456789")
@@ -300,7 +304,7 @@ def test_a_network_of_timm_is_saved_in_its_own_layout(tmp_path):
     assert "tag" not in json.loads((tmp_path / "model/config.json").read_text())["pretrained_cfg"]
     assert model.pretrained_cfg["label_names"] == list("0123456789") and model.conv1[0].weight.shape[1] == 1
     data = ImageData(dataclasses.replace(DIGITS, img_size=32), 0)
-    assert accuracy(model, data.test_batches(), torch.device("cpu")) == result["test"]
+    assert tested(model, data, tmp_path / "again.json") == result["test"]
 
 
 def test_what_is_not_said_is_the_models(five):

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 from safetensors.torch import load_file
+from test_loop import StopAfter
 from transformers import BertConfig, BertModel, BertTokenizer
 
 from s3zoo import cli
@@ -480,18 +481,6 @@ def test_easy_vqa_comes_from_its_package():
 
 
 # Runs
-
-
-class StopAfter(Stop):
-    """Asks for a stop once `count` steps have looked."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    @property
-    def asked(self) -> bool:
-        self.count -= 1
-        return self.count < 0
 
 
 @pytest.mark.parametrize(("matching", "dropped"), [(0.0, ""), (1.0, ""), (0.0, "blank"), (0.0, "shuffle")])

@@ -10,14 +10,15 @@ import dataclasses
 import importlib
 import json
 import logging
-import reprlib
 import sys
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
+
+from s3zoo.checks import Range, declared, refusal, typed
 
 _logger = logging.getLogger(__name__)
 
@@ -26,49 +27,10 @@ BUILT_IN = ("s3", "autoformer", "glit", "shunted", "ladder")
 LARGEST = 2**20  # of any one gene: far above every network, and small enough that sizes stay finite numbers
 
 
-# Checks on one value: each returns the value in its stored form or raises with field, value and what is valid.
+# Genes
 
-Check = Callable[[str, Any], Any]
-
-
-_repr = reprlib.Repr()
-_repr.maxstring = _repr.maxother = 100
-
-
-def show(value: Any) -> str:
-    """A value on one line, shortened where it is long or deep."""
-    return " ".join(_repr.repr(value).split())
-
-
-def refusal(field: str, value: Any, valid: str) -> ValueError:
-    return ValueError(f"{field} is {show(value)}, but must be {valid}.")
-
-
-def integer(low: int, *, odd: bool = False) -> Check:
-    def check(field: str, value: Any) -> int:
-        valid = f"an{' odd' if odd else ''} integer of at least {low} and at most {LARGEST}"
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= LARGEST:
-            raise refusal(field, value, valid)
-        if odd and value % 2 == 0:
-            raise refusal(field, value, valid)
-        return value
-
-    return check
-
-
-def positive(field: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= LARGEST:  # NaN is in no range
-        raise refusal(field, value, f"a number above 0 and at most {LARGEST}")
-    return float(value)
-
-
-def one_of(*names: str) -> Check:
-    def check(field: str, value: Any) -> str:
-        if value not in names or not isinstance(value, str):
-            raise refusal(field, value, "one of " + ", ".join(map(repr, names)))
-        return value
-
-    return check
+Gene = Annotated[int, Range(1, LARGEST)]
+Ratio = Annotated[float, Range(0, LARGEST, above=True)]
 
 
 def check_ratio(block: Any, gene: str, width: int) -> None:
@@ -77,18 +39,13 @@ def check_ratio(block: Any, gene: str, width: int) -> None:
         raise refusal(gene, getattr(block, gene), f"at least 1 / {width}, for a width of 1")
 
 
-# Genes
-
-
 @dataclass(frozen=True)
 class Block:
-    """The genes of one block: a subclass is a frozen dataclass with a check for each of its fields."""
-
-    checks: ClassVar[dict[str, Check]] = {}
+    """The genes of one block: a subclass is a frozen dataclass whose fields say what they may be (see `checks`)."""
 
     def __post_init__(self) -> None:
-        for field, check in self.checks.items():
-            object.__setattr__(self, field, check(field, getattr(self, field)))
+        for gene, kind in declared(type(self)).items():
+            object.__setattr__(self, gene, typed(getattr(self, gene), kind, gene))
 
     @property
     def idle(self) -> dict[str, Any]:
@@ -98,11 +55,9 @@ class Block:
 
 @dataclass(frozen=True)
 class AttentionBlock(Block):
-    num_heads: int
-    head_dim: int
-    mlp_ratio: float
-
-    checks = {"num_heads": integer(1), "head_dim": integer(1), "mlp_ratio": positive}
+    num_heads: Gene
+    head_dim: Gene
+    mlp_ratio: Ratio
 
     @property
     def qkv_dim(self) -> int:
@@ -217,7 +172,8 @@ class Family:
 
     def words(self) -> set[str]:
         """The genes of a block that are words."""
-        return {gene for gene, kind in typing.get_type_hints(self.block).items() if kind is str}
+        kinds = declared(self.block).items()
+        return {gene for gene, kind in kinds if kind is str or typing.get_origin(kind) is Literal}
 
 
 # Registry

@@ -5,22 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from s3zoo.arch import Arch, Stage
-from s3zoo.families import (
-    Block,
-    Cost,
-    Family,
-    Official,
-    Shape,
-    check_ratio,
-    integer,
-    one_of,
-    positive,
-    refusal,
-    register,
-)
+from s3zoo.checks import Range, refusal
+from s3zoo.families import LARGEST, Block, Cost, Family, Gene, Official, Ratio, Shape, check_ratio, register
 from s3zoo.families.parts import DEIT_HEADS, attention, grid, mlp, plain_frame
 from s3zoo.space import Dim, Space
 
@@ -34,29 +23,20 @@ class GLiTBlock(Block):
     width of the module, or the width of queries, keys and values, exceeds that of the local channels.
     """
 
-    num_heads: int
-    global_heads: int
-    head_dim: int
-    kernel_size: int
-    expansion: float
-    mlp_ratio: float
-    locality: str = "conv1d"
-
-    checks = {
-        "num_heads": integer(1),
-        "global_heads": integer(0),
-        "head_dim": integer(1),
-        "kernel_size": integer(1),
-        "expansion": positive,
-        "mlp_ratio": positive,
-        "locality": one_of("conv1d", "conv2d", "area"),
-    }
+    num_heads: Gene
+    global_heads: Annotated[int, Range(0, LARGEST)]
+    head_dim: Gene
+    kernel_size: Gene
+    expansion: Ratio
+    mlp_ratio: Ratio
+    locality: Literal["conv1d", "conv2d", "area"] = "conv1d"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.global_heads > self.num_heads:
             raise refusal("global_heads", self.global_heads, f"at most num_heads ({self.num_heads})")
-        integer(1, odd=self.locality != "area")("kernel_size", self.kernel_size)
+        if self.locality != "area" and self.kernel_size % 2 == 0:
+            raise refusal("kernel_size", self.kernel_size, "odd")
 
     @property
     def local_heads(self) -> int:

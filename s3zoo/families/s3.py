@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from s3zoo.arch import Arch, Stage
-from s3zoo.families import Block, Cost, Family, Official, Shape, integer, positive, register
+from s3zoo.families import Block, Cost, Family, Gene, Official, Ratio, Shape, register
 from s3zoo.families.parts import attention, head, mlp
 from s3zoo.space import Dim, Space
 
@@ -16,17 +16,10 @@ from s3zoo.space import Dim, Space
 class S3Block(Block):
     """Window attention and an MLP; Q-K-V width (`qkv_dim`) and embedding width are independent."""
 
-    window_size: int
-    num_heads: int
-    head_dim: int
-    mlp_ratio: float
-
-    checks = {
-        "window_size": integer(1),
-        "num_heads": integer(1),
-        "head_dim": integer(1),
-        "mlp_ratio": positive,
-    }
+    window_size: Gene
+    num_heads: Gene
+    head_dim: Gene
+    mlp_ratio: Ratio
 
     @property
     def qkv_dim(self) -> int:

@@ -1,7 +1,6 @@
 """The networks, one module per family; importing this package registers them with timm."""
 
 import logging
-from collections.abc import Iterator, Mapping
 from importlib import import_module
 
 import timm
@@ -13,21 +12,7 @@ from s3zoo.models.loading import register_bundled
 _logger = logging.getLogger(__name__)
 
 
-class _Models(Mapping[str, type[nn.Module]]):
-    """By family, the class of its networks."""
-
-    def __getitem__(self, family: str) -> type[nn.Module]:
-        module, _, name = FAMILIES[family].model.partition(":")
-        return getattr(import_module(module), name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(FAMILIES)
-
-    def __len__(self) -> int:
-        return len(FAMILIES)
-
-
-MODELS = _Models()
+MODELS: dict[str, type[nn.Module]] = {}  # by family, the class of its networks
 
 
 def model_names(family: str) -> list[str]:
@@ -46,6 +31,7 @@ for _family in FAMILIES.values():
             "The networks of family %r cannot be imported (%s: %s).", _family.name, type(error).__name__, error
         )
     else:
+        MODELS[_family.name] = getattr(_module, _family.model.partition(":")[2])
         register_bundled(_family.name, _module, MODELS[_family.name])
 # By family, timm's name of the model that takes any architecture of it.
 ENTRYPOINTS: dict[str, str] = {_family.name: _family.entrypoint for _family in FAMILIES.values()}

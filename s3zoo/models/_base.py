@@ -120,6 +120,16 @@ class ZooModel(nn.Module):
         parameters = self.named_parameters()
         return {n for n, p in parameters if n.endswith(".bias") and p.ndim > 1 or re.search(self.no_decay, n)}
 
+    def drop_ends(self, prune_norm: bool, prune_head: bool) -> None:
+        """What else goes when layers are pruned."""
+        if prune_norm:
+            self.norm: nn.Module = nn.Identity()
+        if prune_head:
+            self.reset_classifier(0, "")
+
+    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
+        raise NotImplementedError
+
     def forward_features(self, x: Tensor) -> Tensor:
         raise NotImplementedError
 
@@ -264,10 +274,7 @@ class Hierarchical(ZooModel):
         """Drop the stages that the intermediates `indices` do not need; norms of stages stay, they are part of them."""
         take, last = feature_take_indices(len(self.stages), indices)
         self.stages = self.stages[: last + 1]
-        if prune_norm:
-            self.norm = nn.Identity()
-        if prune_head:
-            self.reset_classifier(0, "")
+        self.drop_ends(prune_norm, prune_head)
         return take
 
     def forward_features(self, x: Tensor) -> Tensor:
@@ -315,11 +322,47 @@ class PatchGrid(nn.Module):
         return self.proj(x).permute(0, 2, 3, 1)  # (B, h, w, C)
 
 
-class Plain(ZooModel):
+class Tokens(ZooModel):
+    """Networks of blocks of one width, with a linear classifier."""
+
+    classifier = "head"
+
+    def check_pool(self, global_pool: str) -> str:
+        """The pooling, if the network has it."""
+        raise NotImplementedError
+
+    @staticmethod
+    def blocks_path(stage: int) -> str:
+        return "blocks"
+
+    @torch.jit.ignore
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        self.grad_checkpointing = enable
+
+    @torch.jit.ignore
+    def get_classifier(self) -> nn.Module:
+        return self.head
+
+    @torch.jit.ignore
+    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
+        if global_pool is not None:
+            self.global_pool = self.check_pool(global_pool)
+        dd = device_dtype(self)
+        self.num_classes = num_classes
+        self.head: nn.Module = nn.Linear(self.embed_dim, num_classes, **dd) if num_classes > 0 else nn.Identity()
+        self.head.train(self.training)
+
+    def keep_blocks(self, count: int) -> None:
+        """Drop the blocks after so many."""
+        stage, blocks = self.arch.stages[0], self.get_submodule("blocks")
+        self.blocks = blocks[:count]  # type: ignore[index]
+        self.arch = replace(self.arch, stages=(Stage(stage.embed_dim, stage.blocks[:count]),))
+
+
+class Plain(Tokens):
     """Tokens (B, N, C), the class token first if there is one, through blocks of one width."""
 
     __constants__ = ["dynamic_img_size"]  # lets TorchScript leave out a branch
-    classifier = "head"
     no_decay = r"^(pos_embed|cls_token)$"
     pools: tuple[str, ...]
     norm_eps: float
@@ -340,7 +383,7 @@ class Plain(ZooModel):
         super().__init__(self.parse(arch), in_chans, num_classes)
         dd = {"device": device, "dtype": dtype}
         self.num_prefix_tokens = int(FAMILIES[self.family].class_token(self.arch))
-        self.global_pool = self._pool(global_pool)
+        self.global_pool = self.check_pool(global_pool)
         self.dynamic_img_size = dynamic_img_size
         self.output_fmt = "NLC"
         self.patch_size = self.arch.patch_size
@@ -357,19 +400,15 @@ class Plain(ZooModel):
         self.blocks = nn.ModuleList(self.make_blocks(0, drop_path_rate, **dd))
         self.norm: nn.Module = nn.LayerNorm(self.embed_dim, eps=self.norm_eps, **dd)
         self.head_drop = nn.Dropout(drop_rate)
-        self.head: nn.Module = nn.Linear(self.embed_dim, num_classes, **dd) if num_classes > 0 else nn.Identity()
+        self.head = nn.Linear(self.embed_dim, num_classes, **dd) if num_classes > 0 else nn.Identity()
         self.init_weights(needs_reset=False)
 
-    def _pool(self, global_pool: str) -> str:
+    def check_pool(self, global_pool: str) -> str:
         pools = [pool for pool in self.pools if pool != "token" or self.num_prefix_tokens]
         if global_pool not in pools:
             valid = ", ".join(map(repr, pools))
             raise ValueError(f"global_pool is {global_pool!r}, but must be one of {valid} ('' is no pooling).")
         return global_pool
-
-    @staticmethod
-    def blocks_path(stage: int) -> str:
-        return "blocks"
 
     @torch.jit.ignore
     def init_weights(self, mode: str = "", needs_reset: bool = True) -> None:
@@ -383,23 +422,6 @@ class Plain(ZooModel):
     @torch.jit.ignore
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         return dict(stem=r"^cls_token|pos_embed|patch_embed", blocks=[(r"^blocks\.(\d+)", None), (r"^norm", (99999,))])
-
-    @torch.jit.ignore
-    def set_grad_checkpointing(self, enable: bool = True) -> None:
-        self.grad_checkpointing = enable
-
-    @torch.jit.ignore
-    def get_classifier(self) -> nn.Module:
-        return self.head
-
-    @torch.jit.ignore
-    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        dd = device_dtype(self)
-        if global_pool is not None:
-            self.global_pool = self._pool(global_pool)
-        self.num_classes = num_classes
-        self.head = nn.Linear(self.embed_dim, num_classes, **dd) if num_classes > 0 else nn.Identity()
-        self.head.train(self.training)
 
     @torch.jit.ignore
     def set_input_size(self, img_size: Size) -> None:
@@ -476,12 +498,8 @@ class Plain(ZooModel):
     ) -> list[int]:
         """Drop what the intermediates `indices` do not need."""
         take, last = feature_take_indices(len(self.blocks), indices)
-        self.blocks = self.blocks[: last + 1]
-        self.arch = replace(self.arch, stages=(Stage(self.embed_dim, self.arch.stages[0].blocks[: last + 1]),))
-        if prune_norm:
-            self.norm = nn.Identity()
-        if prune_head:
-            self.reset_classifier(0, "")
+        self.keep_blocks(last + 1)
+        self.drop_ends(prune_norm, prune_head)
         return take
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:

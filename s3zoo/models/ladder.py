@@ -19,7 +19,6 @@ Ladder Side-Tuning, https://arxiv.org/abs/2206.06522, before each layer. With D 
 import copy
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +31,9 @@ from timm.models import checkpoint, generate_default_cfgs, register_model
 from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
-from s3zoo.arch import Arch, Stage
-from s3zoo.compat import device_dtype
+from s3zoo.arch import Arch
 from s3zoo.families.ladder import BASE, LadderBlock
-from s3zoo.models._base import ArchLike, Size, ZooModel, init_linear, to_size
+from s3zoo.models._base import ArchLike, Size, Tokens, to_size
 from s3zoo.models.layers import DropPath, HeadLinear, HeadProjection
 from s3zoo.models.loading import IMAGENET, accepting, build, find_weights, fit_weights
 from s3zoo.models.official import unwrap
@@ -285,7 +283,7 @@ class Reader(nn.Module):
         return x[:, -depth:]
 
 
-class Ladder(ZooModel):
+class Ladder(Tokens):
     """The decoder that an `Arch` of family "ladder" describes, and the frozen tower that it reads (see `Reader`).
 
     The input is a batch of images, or of features that `tower_features` gave: (batch, layers, tokens, width), or a
@@ -307,7 +305,6 @@ class Ladder(ZooModel):
     """
 
     family = "ladder"
-    classifier = "head"
     no_decay = r"^query$"
 
     def __init__(
@@ -331,7 +328,7 @@ class Ladder(ZooModel):
         dd = {"device": device, "dtype": dtype}
         if ladder not in LADDERS:
             raise ValueError(f"ladder is {ladder!r}, but must be one of {', '.join(map(repr, LADDERS))}.")
-        self.global_pool = _pool(global_pool)
+        self.global_pool = self.check_pool(global_pool)
         self.ladder = ladder
         self.gate = gate
         self.grad_checkpointing = False
@@ -353,7 +350,7 @@ class Ladder(ZooModel):
         self.blocks = nn.ModuleList(self.make_blocks(0, drop_path_rate, **dd))
         self.norm: nn.Module = nn.LayerNorm(self.embed_dim, **dd)
         self.head_drop = nn.Dropout(drop_rate)
-        self.head: nn.Module = nn.Linear(self.embed_dim, num_classes, **dd) if num_classes else nn.Identity()
+        self.head = nn.Linear(self.embed_dim, num_classes, **dd) if num_classes else nn.Identity()
         self.init_weights(needs_reset=False)
 
     # The tower
@@ -451,10 +448,6 @@ class Ladder(ZooModel):
             self.embed_dim, where.embed_dim, genes, self.ladder, self.gate, drop_path, device=device, dtype=dtype
         )
 
-    @staticmethod
-    def blocks_path(stage: int) -> str:
-        return "blocks"
-
     def init_weights(self, mode: str = "", needs_reset: bool = True) -> None:
         """Initialise the decoder; `needs_reset` also where modules have initialised themselves."""
         nn.init.zeros_(self.query)
@@ -472,21 +465,16 @@ class Ladder(ZooModel):
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         return dict(stem=r"^query", blocks=[(r"^blocks\.(\d+)", None), (r"^norm", (99999,))])
 
-    def set_grad_checkpointing(self, enable: bool = True) -> None:
-        self.grad_checkpointing = enable
-
-    def get_classifier(self) -> nn.Module:
-        return self.head
-
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        if global_pool is not None:
-            self.global_pool = _pool(global_pool)
-        dd = device_dtype(self)
-        self.num_classes = num_classes
-        self.head = nn.Linear(self.embed_dim, num_classes, **dd) if num_classes else nn.Identity()
-        self.head.train(self.training)
-        if isinstance(self.head, nn.Linear):
-            init_linear(self.head)
+        super().reset_classifier(num_classes, global_pool)
+        self.init_layer(self.head)
+
+    def check_pool(self, global_pool: str) -> str:
+        if global_pool not in ("token", ""):
+            raise ValueError(
+                f"global_pool is {global_pool!r}, but must be 'token' or '': a decoder has one query, none to pool."
+            )
+        return global_pool
 
     def __prepare_scriptable__(self) -> nn.Module:
         raise ValueError(
@@ -539,13 +527,8 @@ class Ladder(ZooModel):
         take, last = feature_take_indices(self._depth + len(self.blocks), indices)
         kept = max(last + 1 - self._depth, 1)
         self.dropped += max(len(self.blocks) - kept, 0)
-        self.blocks = self.blocks[:kept]
-        stage = self.arch.stages[0]
-        self.arch = replace(self.arch, stages=(Stage(stage.embed_dim, stage.blocks[:kept]),))
-        if prune_norm:
-            self.norm = nn.Identity()
-        if prune_head:
-            self.reset_classifier(0, "")
+        self.keep_blocks(kept)
+        self.drop_ends(prune_norm, prune_head)
         return take
 
     def forward_features(self, x: Tensor | Sequence[Tensor]) -> Tensor:
@@ -559,14 +542,6 @@ class Ladder(ZooModel):
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         x = self.head_drop(x[:, 0] if self.global_pool else x)
         return x if pre_logits else self.head(x)
-
-
-def _pool(global_pool: str) -> str:
-    if global_pool not in ("token", ""):
-        raise ValueError(
-            f"global_pool is {global_pool!r}, but must be 'token' or '': a decoder has one query, none to pool."
-        )
-    return global_pool
 
 
 def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dict[str, Tensor]:

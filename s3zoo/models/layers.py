@@ -61,26 +61,6 @@ def depthwise_conv2d(x: Tensor, weight: Tensor, bias: Tensor | None, padding: tu
     return F.conv2d(x, weight, bias, padding=padding, groups=weight.shape[0])
 
 
-class QkvLinear(nn.Module):
-    """A linear layer to queries, keys and values; weight (heads, 3, head_dim, in), so heads and width are corners."""
-
-    def __init__(self, in_dim: int, num_heads: int, head_dim: int, bias: bool = True, device=None, dtype=None) -> None:
-        super().__init__()
-        dd = {"device": device, "dtype": dtype}
-        self.weight = nn.Parameter(torch.empty(num_heads, 3, head_dim, in_dim, **dd))
-        self.bias = nn.Parameter(torch.empty(num_heads, 3, head_dim, **dd)) if bias else None
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        trunc_normal_(self.weight, std=0.02)
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        bias = self.bias
-        return F.linear(x, self.weight.flatten(0, 2), bias.flatten() if bias is not None else None)  # (..., h * 3 * d)
-
-
 class HeadLinear(nn.Module):
     """A linear layer to heads; weight (*shape, in), so that heads and their width are corners."""
 
@@ -96,6 +76,13 @@ class HeadLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight.flatten(0, -2), self.bias.flatten())  # (..., product of shape)
+
+
+class QkvLinear(HeadLinear):
+    """A linear layer to queries, keys and values; weight (heads, 3, head_dim, in)."""
+
+    def __init__(self, in_dim: int, num_heads: int, head_dim: int, device=None, dtype=None) -> None:
+        super().__init__(in_dim, num_heads, 3, head_dim, device=device, dtype=dtype)
 
 
 class HeadProjection(nn.Module):

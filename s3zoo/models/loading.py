@@ -93,12 +93,28 @@ def fit_weights(
     out.update({name: weights[name] for name in unknown if new_head and name.startswith(head)})
     wrong += [f"{name!r} is not part of the model" for name in unknown if name not in out]
     if wrong:
-        more = f" (and {len(wrong) - 1} more such differences)" if len(wrong) > 1 else ""
         raise ValueError(
-            f"The checkpoint does not fit this {type(model).__name__} network: {wrong[0]}{more}; load weights of this "
+            f"The checkpoint does not fit this {type(model).__name__} network: {_first(wrong)}; load weights of this "
             "architecture."
         )
     return out
+
+
+def _first(wrong: list[str]) -> str:
+    return wrong[0] + (f" (and {len(wrong) - 1} more such differences)" if len(wrong) > 1 else "")
+
+
+def differences(model: nn.Module, weights: Mapping[str, Tensor]) -> str:
+    """How weights differ from those of a model, which may be on the meta device; empty if they fit."""
+    ours = {name: value.shape for name, value in model.state_dict().items()}
+    wrong = [f"{name!r} is missing" for name in ours if name not in weights]
+    wrong += [f"{name!r} is not part of the model" for name in weights if name not in ours]
+    wrong += [
+        f"{name!r} has shape {list(value.shape)} instead of {list(ours[name])}"
+        for name, value in weights.items()
+        if name in ours and value.shape != ours[name]
+    ]
+    return _first(wrong) if wrong else ""
 
 
 def load_weights(model: nn.Module, state_dict: Mapping[str, Tensor], source: str = "The checkpoint") -> None:
@@ -109,18 +125,9 @@ def load_weights(model: nn.Module, state_dict: Mapping[str, Tensor], source: str
 
 def check_fit(model: nn.Module, state_dict: Mapping[str, Tensor], source: str) -> None:
     """Say in one sentence what of the weights does not fit a model, which may be on the meta device."""
-    ours = {name: value.shape for name, value in model.state_dict().items()}
-    wrong = [f"{name!r} is missing" for name in ours if name not in state_dict]
-    wrong += [f"{name!r} is not part of the model" for name in state_dict if name not in ours]
-    wrong += [
-        f"{name!r} has shape {list(value.shape)} instead of {list(ours[name])}"
-        for name, value in state_dict.items()
-        if name in ours and value.shape != ours[name]
-    ]
-    if wrong:
-        more = f" (and {len(wrong) - 1} more such differences)" if len(wrong) > 1 else ""
+    if wrong := differences(model, state_dict):
         raise ValueError(
-            f"{source} does not fit the model: {wrong[0]}{more}; give the config and the classes it was trained with."
+            f"{source} does not fit the model: {wrong}; give the config and the classes it was trained with."
         )
 
 

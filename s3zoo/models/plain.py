@@ -45,8 +45,7 @@ def reshaped(name: str, there: Callable[[Tensor], Tensor]) -> Renamed:
 
 
 def _linear(layer: Any) -> nn.Module:
-    out = layer.weight.shape[:-1].numel()
-    return nn.Linear(layer.weight.shape[-1], out, bias=layer.bias is not None, device="meta", dtype=layer.weight.dtype)
+    return nn.Linear(layer.weight.shape[-1], layer.bias.numel(), device="meta", dtype=layer.weight.dtype)
 
 
 def _projection(layer: Any) -> nn.Module:

@@ -14,14 +14,12 @@ from s3zoo.arch import Arch
 from s3zoo.files import Records
 from s3zoo.search.racing import Race, packed, unpacked
 from s3zoo.supernet import Supernet, recalibrate
-from s3zoo.training.accuracy import accuracy, hits, wilson
+from s3zoo.training.accuracy import hits
 from s3zoo.training.data import ImageData
 from s3zoo.training.distributed import Ranks
 from s3zoo.training.log import Log
 from s3zoo.training.loop import Stop
 from s3zoo.training.resumable import AUTOSAVE_SECONDS, Row, resumable
-
-__all__ = ["Evaluator", "RacingEvaluator", "accuracy", "hits", "wilson"]
 
 SUBNETS = 16  # of a rank between two records, or as many as take about AUTOSAVE_SECONDS
 PART = 512  # images that are scored at once,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from s3zoo.search.config import SearchRun
 from s3zoo.search.phases import (
     Context,
     Found,
@@ -14,12 +13,7 @@ from s3zoo.search.phases import (
     space_row,
     train_supernet,
 )
-from s3zoo.space import Space, glit_details, glit_split
-
-
-def first_space(run: SearchRun) -> Space:
-    """All splits into global and local heads, with plain details."""
-    return glit_split(run.space)
+from s3zoo.space import glit_details, glit_split
 
 
 def search_hierarchy(context: Context) -> tuple[list[Found], list[dict[str, Any]]]:
@@ -30,7 +24,7 @@ def search_hierarchy(context: Context) -> tuple[list[Found], list[dict[str, Any]
         )
     visited: list[dict[str, Any]] = []
     found: list[Found] = []
-    space = first_space(context.run)
+    space = glit_split(context.run.space)  # all splits into global and local heads, with plain details
     for index in range(2):
         place = context.folder / f"space{index}"
         supernet = train_supernet(context, space, place, None)

@@ -58,7 +58,7 @@ from s3zoo.search.phases import (
 )
 from s3zoo.search.plan import Pace
 from s3zoo.search.space_search import Decision, backtrack
-from s3zoo.space import Space
+from s3zoo.space import Space, glit_split
 from s3zoo.supernet import Supernet
 from s3zoo.training.config import to_dict
 from s3zoo.training.data import ImageData
@@ -181,7 +181,7 @@ def _check_feasible(context: Context) -> None:
             sizes = f"{costs['params']:,.0f} parameters and {costs['macs']:,.0f} MACs"
             raise ValueError(f"controls.designed has {sizes}, which is not within {broken[0]}; make it smaller.")
     if moves.method == "none":  # the only space there will be
-        first = glit.first_space(run) if run.hierarchy == "glit" else run.space
+        first = glit_split(run.space) if run.hierarchy == "glit" else run.space
         for budget in context.budgets:
             check_feasible(first, budget, context.pricer, random.Random(run.seed))
     elif moves.method == "s3" and not s3.samples(run.space, 1, random.Random(0), within_limit(moves, context.sizes)):

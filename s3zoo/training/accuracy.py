@@ -23,21 +23,13 @@ def hits(model: nn.Module, images: Tensor, targets: Tensor, device: torch.device
     return (model(images.to(device)).argmax(1).cpu() == targets).cpu()
 
 
-def accuracy(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], device: torch.device) -> dict[str, float]:
-    """Top-1 accuracy in percent, with the 95 % interval of Wilson, over a whole split."""
-    model.eval()
-    right = total = 0
-    for images, targets in batches:
-        right += int(hits(model, images, targets, device).sum())
-        total += len(targets)
-    return _with_interval(right, total)
-
-
 def resumable_accuracy(
     path: Path, model: nn.Module, batches: Callable[[int], Iterable[tuple[Tensor, Tensor]]], ranks: Ranks, stop: Stop,
     *, run: str = "",
 ) -> dict[str, float]:  # fmt: skip
-    """The same with the count so far in a file, which a later process continues. `batches(n)` begins with batch n.
+    """Top-1 accuracy in percent, with the 95 % interval of Wilson, over a whole split.
+
+    The count so far is in a file, which a later process continues. `batches(n)` begins with batch n.
 
     The file names the run, and one of another run is refused.
 

@@ -333,6 +333,14 @@ def _read(value: Any, hint: Any) -> Any:
     return typed(float(value) if kind is float and isinstance(value, str) else value, hint, "a stored setting")
 
 
+def flat(stored: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A stored config by dotted keys."""
+    found: dict[str, Any] = {}
+    for key, value in stored.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return found
+
+
 def difference(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
     """The dotted keys in which two stored configs differ."""
     changed = []

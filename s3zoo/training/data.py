@@ -29,6 +29,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from s3zoo.files import Records
+from s3zoo.models.folder import INTERPOLATIONS
 from s3zoo.training.config import Data
 from s3zoo.training.splits import (
     AUGMENT,
@@ -47,7 +48,6 @@ from s3zoo.training.splits import (
 
 CACHE_BYTES = 256 * 2**20  # decoded training images up to here stay in memory
 MOST_WORKERS = 8  # of a process, unless data.workers says otherwise
-INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "box", "hamming", "lanczos")
 
 Batch = tuple[Tensor, Tensor]  # images and targets
 

@@ -16,7 +16,7 @@ import s3zoo
 from s3zoo.files import check_run, parse_json, read_json, write_json
 from s3zoo.paths import commit
 from s3zoo.space import Space
-from s3zoo.training.config import difference, to_dict
+from s3zoo.training.config import difference, flat, to_dict
 from s3zoo.training.distributed import Ranks
 
 # Settings that change how a run is done, not what comes out.
@@ -62,15 +62,8 @@ def _owner(path: Path) -> str:
 
 
 def _name(config: dict[str, Any], identity: dict[str, Any]) -> str:
-    matters = [(key, value) for key, value in _flat(config) if not _harmless(key)]
+    matters = [(key, value) for key, value in sorted(flat(config).items()) if not _harmless(key)]
     return hashlib.sha256(json.dumps([matters, identity], sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _flat(config: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    flat = []
-    for key, value in sorted(config.items()):
-        flat += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [(prefix + key, value)]
-    return flat
 
 
 def claim_folder(folder: Path, run: Any, ranks: Ranks, *, command: str | None = None, **identity: Any) -> None:

@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from timm.optim import param_groups_layer_decay
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from s3zoo.arch import Arch
 from s3zoo.files import Records, check_fields, check_run
@@ -460,27 +461,17 @@ def _remedy(task: TrainTask, images: Inputs, targets: Tensor, train: Train, *, b
 
 
 def _finite(inputs: Inputs) -> bool:
-    if isinstance(inputs, dict | tuple):
-        return all(map(_finite, inputs.values() if isinstance(inputs, dict) else inputs))
-    return bool(inputs.isfinite().all())
+    return all(bool(tensor.isfinite().all()) for tensor in tree_leaves(inputs))
 
 
 def _moved(inputs: Inputs, device: torch.device) -> Inputs:
-    if isinstance(inputs, dict):
-        return {key: _moved(value, device) for key, value in inputs.items()}
-    if isinstance(inputs, tuple):
-        return tuple(_moved(value, device) for value in inputs)
-    return inputs.to(device, non_blocking=True)
+    return tree_map(lambda tensor: tensor.to(device, non_blocking=True), inputs)
 
 
 def _chunks(inputs: Inputs, count: int) -> list[Inputs]:
     """The samples in `count` parts."""
-    if isinstance(inputs, dict):
-        split = [_chunks(value, count) for value in inputs.values()]
-        return [dict(zip(inputs, part, strict=True)) for part in zip(*split, strict=True)]
-    if isinstance(inputs, tuple):
-        return list(zip(*(_chunks(value, count) for value in inputs), strict=True))
-    return list(inputs.chunk(count))
+    tensors, form = tree_flatten(inputs)
+    return [tree_unflatten(part, form) for part in zip(*(each.chunk(count) for each in tensors), strict=True)]
 
 
 def _place_rows(model: nn.Module, batch: int, rows: Tensor | None) -> None:

@@ -86,7 +86,22 @@ class Digits:
         return Image.fromarray(self.data[index]), int(self.targets[index])
 
 
-class Torchvision:
+class ImageFiles:
+    """Images in files of their own, and the classes of each."""
+
+    files: list[Path]
+    targets: list[int]
+
+    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+        return Image.open(_regular(self.files[index])), self.targets[index]
+
+    @property
+    def data(self) -> np.ndarray:
+        """What the digest identifies them by: their sizes."""
+        return np.array([_size(path) for path in self.files])
+
+
+class Torchvision(ImageFiles):
     """A dataset of torchvision that timm does not list; "train+val" is one split after the other."""
 
     names = {"flowers102": "Flowers102", "stanford_cars": "StanfordCars", "oxford_iiit_pet": "OxfordIIITPet"}
@@ -103,13 +118,9 @@ class Torchvision:
             files += part._samples if paths is None else zip(paths, part._labels, strict=True)
         self.files = [Path(path) for path, _ in files]
         self.targets = [int(target) for _, target in files]
-        self.data = np.array([_size(path) for path in self.files])  # what the digest identifies them by
-
-    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
-        return Image.open(_regular(self.files[index])), self.targets[index]
 
 
-class TinyImageNet:
+class TinyImageNet(ImageFiles):
     """tiny-imagenet-200 as it is unpacked: train/<class>/images/, and val/images/ with a list of their classes."""
 
     def __init__(self, root: Path, train: bool) -> None:
@@ -121,10 +132,6 @@ class TinyImageNet:
             lines = (root / "val" / "val_annotations.txt").read_text().splitlines()
             files = [(root / "val" / "images" / line.split("\t")[0], line.split("\t")[1]) for line in lines]
         self.files, self.targets = [path for path, _ in files], [number[name] for _, name in files]
-        self.data = np.array([_size(path) for path in self.files])
-
-    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
-        return Image.open(_regular(self.files[index])), self.targets[index]
 
 
 def _size(path: str | Path) -> int:

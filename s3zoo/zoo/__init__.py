@@ -25,7 +25,7 @@ from typing import Any
 
 from s3zoo.drawing import quantity
 from s3zoo.families import BUILT_IN, FAMILIES
-from s3zoo.files import check_fields, check_writable, read_json, replacing
+from s3zoo.files import check_fields, check_writable, read_json, write_json, write_text
 
 # What needs torch is imported where it is used: the table comes out of a file.
 LISTED = Path(__file__).with_name("models.json")  # the rows of s3zoo's own families; --listing writes it
@@ -158,7 +158,7 @@ def update_throughput(path: Path, archs: dict[str, str], again: bool, say: Calla
     found = measure(lacking, say) if lacking else {}
     entries = {name: known.get(name) or {"arch": key, **found[name]} for name, key in archs.items()}
     new = setting | {"models": entries}
-    _write(path, json.dumps(new, indent=1) + "\n")
+    write_json(path, new)
     return new
 
 
@@ -179,11 +179,6 @@ def card_files() -> dict[str, str]:
     for name in registered_names():
         out |= {f"{name}/{file}": text for file, text in files(registered(name)).items()}
     return out
-
-
-def _write(path: Path, text: str) -> None:
-    with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -222,17 +217,17 @@ def main(argv: list[str] | None = None) -> int:
     if args.cards:
         cards = card_files()
         for path, text in cards.items():
-            _write(args.cards / path, text)
+            write_text(args.cards / path, text)
         say(f"wrote the cards of {len({path.partition('/')[0] for path in cards})} models into {args.cards}")
     if args.listing:
-        _write(args.listing, listing(found))
+        write_text(args.listing, listing(found))
     if args.html or args.plot:
         from s3zoo.zoo.page import page, plot
     if args.html:
-        _write(args.html, page(found, throughput))
+        write_text(args.html, page(found, throughput))
         say(f"wrote {args.html}")
     if args.plot:
-        _write(args.plot, plot(found, "params", standalone=True))
+        write_text(args.plot, plot(found, "params", standalone=True))
         say(f"wrote {args.plot}")
     shown = [row for row in found if args.family in (None, row["family"])]
     print(json.dumps(shown, indent=1) if args.json else table(shown))

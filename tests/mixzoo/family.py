@@ -3,16 +3,14 @@
 from dataclasses import dataclass
 
 from s3zoo.arch import Arch, Stage
-from s3zoo.families import Block, Cost, Family, Shape, check_ratio, positive, register
+from s3zoo.families import Block, Cost, Family, Ratio, Shape, check_ratio, register
 from s3zoo.families.parts import grid, mlp, plain_frame
 from s3zoo.space import Dim, Space
 
 
 @dataclass(frozen=True)
 class MixBlock(Block):
-    growth: float
-
-    checks = {"growth": positive}
+    growth: Ratio
 
 
 class Mix(Family):

@@ -26,6 +26,7 @@ from s3zoo.search.evolution import pareto
 from s3zoo.search.s3 import et_error
 from s3zoo.search.space_search import Decision, resampled
 from s3zoo.space import Dim, Space, Value
+from s3zoo.training.config import flat
 
 NUMBER = (int, float)
 SCORED: Fields = {"arch": dict, "accuracy": NUMBER, "params": NUMBER, "macs": NUMBER}
@@ -194,13 +195,7 @@ def read_all(folders: Sequence[Path]) -> list[Run]:
 
 def _rows(path: Path, fields: Fields) -> list[dict[str, Any]]:
     """The whole lines of a file that may still be written to."""
-    rows = Records(path, write=False).rows
-    for number, row in enumerate(rows, 1):
-        try:
-            check_fields(row, fields)
-        except ValueError as error:
-            raise ValueError(f"Line {number} of {path} is not what s3zoo writes there ({error}); {REMEDY}.") from None
-    return rows
+    return Records(path, fields=fields, write=False).rows
 
 
 def _networks(path: Path) -> list[Network]:
@@ -479,27 +474,20 @@ class Group:
 
 def grouped(runs: Sequence[Run]) -> list[Group]:
     """Runs by method. The label of a method is its config's name or, where two have the same, what differs."""
-    flats = [_flat(run.config) for run in runs]
+    flats = [flat(run.config) for run in runs]
     found: dict[str, list[int]] = {}
-    for number, flat in enumerate(flats):
-        own = {key: value for key, value in flat.items() if not key.endswith("checkpoint_seconds")}
+    for number, keys in enumerate(flats):
+        own = {key: value for key, value in keys.items() if not key.endswith("checkpoint_seconds")}
         found.setdefault(repr([(k, v) for k, v in sorted(own.items()) if k not in SEED_KEYS]), []).append(number)
     groups = []
     for numbers in found.values():
-        name, flat = runs[numbers[0]].name, flats[numbers[0]]
+        name, ours = runs[numbers[0]].name, flats[numbers[0]]
         rivals = [flats[other[0]] for other in found.values() if other is not numbers and runs[other[0]].name == name]
-        keys = sorted({k for rival in rivals for k in flat.keys() | rival.keys() if flat.get(k) != rival.get(k)})
-        differs = [f"{key.rpartition('.')[2]}={flat.get(key)}" for key in keys if key not in SEED_KEYS]
+        differing = sorted({k for rival in rivals for k in ours.keys() | rival.keys() if ours.get(k) != rival.get(k)})
+        differs = [f"{key.rpartition('.')[2]}={ours.get(key)}" for key in differing if key not in SEED_KEYS]
         label = ", ".join(differs) or name
         groups.append(Group(label if len(label) <= LABEL else f"{label[: LABEL - 1]}…", [runs[n] for n in numbers]))
     return groups
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in config.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return found
 
 
 def band(curves: Sequence[Sequence[float]]) -> list[tuple[float, float, float]]:
