@@ -109,9 +109,9 @@ def open_array(path: Path, column: Column, remedy: str = "remove it and begin ag
     except (OSError, ValueError, SyntaxError, TokenError, OverflowError, MemoryError, RecursionError) as error:
         said = " ".join(str(error).split())[:100]
         raise ValueError(f"{path} is damaged ({said}); {remedy}.") from None
-    found = (array.dtype.str, array.shape)
-    if found != column:
-        raise ValueError(f"{path} is damaged (it holds {found}, not {column}); {remedy}.")
+    if (array.dtype, array.shape) != (np.dtype(column[0]), column[1]):
+        said = f"it holds {array.dtype} {array.shape}, not {np.dtype(column[0])} {column[1]}"
+        raise ValueError(f"{path} is damaged ({said}); {remedy}.")
     return array
 
 
@@ -143,7 +143,7 @@ def fill_arrays(
     fields = {"columns": list, "start": int, "stop": int}
     progress = ranks.rank0_first(lambda: Records(folder / "progress.jsonl", fields=fields, write=ranks.first))
     there = bool(progress.rows) and all(_begun(parts[name], column) for name, column in columns.items())
-    if not ranks.from_first(there and all(columns.keys() <= set(row["columns"]) for row in progress.rows)):
+    if not ranks.from_first(there and all(name in row["columns"] for row in progress.rows for name in columns)):
         progress.clear()
         if ranks.first:
             for column, (dtype, shape) in columns.items():
