@@ -27,8 +27,15 @@ except ImportError:  # Windows
 STALE = 3600.0  # seconds after which a temporary file that nobody writes to was left behind by a kill
 
 
+def regular(path: Path) -> Path:
+    """The path, unless something else than a file is there: whoever opens a named pipe waits for ever."""
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{str(path)!r} is not a file")
+    return path
+
+
 def sha256(path: Path) -> str:
-    with open(path, "rb") as file:
+    with open(regular(path), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -292,9 +299,7 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def read_json(path: Path, fields: Fields | None = None, *, remedy: str = "remove it or restore it to go on") -> Any:
     """The content of a JSON file; with `fields`, an object that has these keys with values of these types."""
     try:
-        if path.exists() and not path.is_file():
-            raise ValueError("it is not a file")
-        content = parse_json(path.read_bytes())
+        content = parse_json(regular(path).read_bytes())
         if fields is not None:
             check_fields(content, fields)
         return content

@@ -31,7 +31,7 @@ from s3zoo.artefact import load_model_config
 from s3zoo.cards import tasks
 from s3zoo.evaluate import input_size
 from s3zoo.export import check_onnx, check_out, load, to_onnx, to_timm, write_repository, written
-from s3zoo.files import check_writable, replacing_files, settle, sha256, write_json, write_text
+from s3zoo.files import check_writable, regular, replacing_files, settle, sha256, write_json, write_text
 from s3zoo.models.folder import CONFIG, WEIGHTS, is_text, new_folder, read_json_object
 from s3zoo.models.official import read_checkpoint
 from s3zoo.models.open import open_model
@@ -95,7 +95,7 @@ class Extras:
             return None
         picture = scratch / cards.SAMPLE
         try:
-            with Image.open(self.sample) as image:
+            with Image.open(regular(Path(self.sample))) as image:
                 shown = image.convert("RGB")
             shown.thumbnail((512, 512))
             shown.save(picture)

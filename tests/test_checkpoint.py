@@ -1,6 +1,7 @@
 """Checkpoints: whole or absent, checked, and the previous one kept."""
 
 import errno
+import os
 
 import pytest
 import torch
@@ -21,7 +22,9 @@ def test_round_trip_keeps_the_newest_two(tmp_path):
     assert torch.equal(tensors["weight"], torch.full((3,), 30.0)) and state["note"] == 30 and state["step"] == 30
 
 
-@pytest.mark.parametrize("damage", ["cut", "flip", "no state", "half state", "empty"])
+@pytest.mark.parametrize(
+    "damage", ["cut", "flip", "no state", "half state", "empty", "pipe", "state is a pipe", "folder", "no tensors"]
+)
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, damage):
     save(tmp_path, 1)
     save(tmp_path, 2)
@@ -35,11 +38,20 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, damage):
         state.unlink()
     elif damage == "half state":
         state.write_text(state.read_text()[:10])
+    elif "pipe" in damage:  # whoever opens it waits for ever
+        path = tensors if damage == "pipe" else state
+        path.unlink()
+        os.mkfifo(path)
+    elif damage == "folder":
+        tensors.unlink()
+        tensors.mkdir()
+    elif damage == "no tensors":
+        tensors.unlink()
     else:
         tensors.write_bytes(b"")
     said = []
     assert checkpoint.load(tmp_path, said.append)[1]["step"] == 1
-    assert len(said) == 1 and "step-00000002 is damaged" in said[0]
+    assert len(said) == 1 and "step-00000002 is damaged" in said[0] and "[Errno" not in said[0]
 
 
 def test_what_a_kill_left_of_an_earlier_save_is_removed(tmp_path):

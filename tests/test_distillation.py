@@ -2,12 +2,14 @@
 
 import dataclasses
 import math
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 import timm
 import torch
+from safetensors.torch import save_file
 from toy_train import DIGITS, config
 
 from s3zoo.training.config import Distil
@@ -142,6 +144,24 @@ def test_asking_the_teacher_can_be_stopped(teacher, tmp_path, monkeypatch):
     assert seen == [50, 50, 28] and [p.name for p in tmp_path.iterdir()] == [path.name]
     images = torch.cat([x for x, _ in data.train_groups([np.arange(128)])])
     torch.testing.assert_close(asked.kept, answer(asked, images), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("damage", ["empty", "html", "other names", "other images", "other classes", "pipe", "folder"])
+def test_damaged_answers_are_said(teacher, tmp_path, damage):
+    data, log, path = ImageData(STILL, 0), Log(None, speaks=False), tmp_path / "teacher.safetensors"
+    asked = Teacher(Distil(teacher=str(teacher), cache=True), STILL, data.classes, ONE.device)
+    shape = {"other images": (127, 10), "other classes": (128, 9)}.get(damage, (128, 10))
+    if damage.startswith("other"):
+        save_file({"x" if damage == "other names" else "logits": torch.zeros(shape)}, path)
+    elif damage == "pipe":
+        os.mkfifo(path)  # whoever opens it waits for ever
+    elif damage == "folder":
+        path.mkdir()
+    else:
+        path.write_bytes(b"<html>" if damage == "html" else b"")
+    with pytest.raises(ValueError, match="teacher.safetensors is .*; remove it, and the teacher is ask") as error:
+        asked.keep(data, path, ONE, log, Stop())
+    assert "\n" not in str(error.value)
 
 
 def test_answers_are_not_kept_of_images_that_change(teacher):

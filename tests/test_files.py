@@ -272,6 +272,9 @@ def test_what_is_no_file_is_not_read(tmp_path):
     for name in ("fifo", "loop", "absent", "x" * 300, "."):
         with pytest.raises(ValueError, match="cannot be read as JSON"):
             read_json(tmp_path / name)
+    for name in ("fifo", "."):
+        with pytest.raises(ValueError, match="is not a file"):
+            files.sha256(tmp_path / name)
 
 
 def test_numbers_that_json_has_not_are_not_written(tmp_path):

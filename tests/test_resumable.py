@@ -1,6 +1,8 @@
 """Work in pieces: whatever is killed, stopped or shared, every piece is done and recorded once."""
 
+import io
 import itertools
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,7 +19,7 @@ from s3zoo.files import Records
 from s3zoo.training.distributed import Ranks
 from s3zoo.training.log import Log
 from s3zoo.training.loop import Interrupted, Stop
-from s3zoo.training.resumable import fill_arrays, resumable, row_groups
+from s3zoo.training.resumable import fill_arrays, open_array, resumable, row_groups
 
 ONE = Ranks(0, 1, torch.device("cpu"))
 
@@ -259,5 +261,39 @@ def test_other_columns_begin_anew_and_some_of_them_do_not(tmp_path: Path) -> Non
     assert (tmp_path / "a.npy").exists() and not (tmp_path / "b.npy").exists()
     with pytest.raises(KeyboardInterrupt):
         fill(tmp_path, columns={"b": COLUMNS["b"]}, killed=1)
+    assert len(fill(tmp_path)) == 6
+    check(tmp_path)
+
+
+def npy(array: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, array)
+    return stream.getvalue()
+
+
+WHOLE = npy(TABLE["a"])
+DAMAGED = {
+    "empty": b"", "cut": WHOLE[:-1], "cut in its header": WHOLE[:40], "a web page": b"<html>",
+    "zip": b"PK\3\4" + bytes(99),
+    "another shape": npy(TABLE["a"][:5]), "another type": npy(TABLE["a"].astype("<f8")),
+    "objects": npy(np.array([{}, 1], dtype=object)),
+    "a header that is code": WHOLE.replace(b"False", b"f((((", 1),
+    "an open bracket": WHOLE.replace(b"'<f4'", b"'<f4(", 1),
+    "negative": WHOLE.replace(b"(23, 2, 3)", b"(-3, 2, 3)", 1), "huge": WHOLE.replace(b"(23, 2, 3)", b"(10**99,3)", 1),
+    "a pipe": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_damaged_array_is_said_and_a_damaged_beginning_done_again(tmp_path: Path, damage: str) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        fill(tmp_path, killed=3)
+    part, content = tmp_path / "a.npy.part", DAMAGED[damage]
+    open_array(part, COLUMNS["a"])
+    part.unlink()
+    os.mkfifo(part) if content is None else part.write_bytes(content)
+    with pytest.raises(ValueError, match=r"a\.npy\.part is damaged \(.*\); do this\.$") as error:
+        open_array(part, COLUMNS["a"], "do this")
+    assert "\n" not in str(error.value)
     assert len(fill(tmp_path)) == 6
     check(tmp_path)

@@ -18,26 +18,28 @@ import torch.nn.functional as F
 from PIL import Image
 from safetensors.torch import load_file
 from test_loop import StopAfter
-from transformers import BertConfig, BertModel, BertTokenizer
 
-from s3zoo import cli
-from s3zoo.arch import Arch, S3Block, Stage
-from s3zoo.training.config import Train, load_config
-from s3zoo.training.distributed import Ranks
-from s3zoo.training.log import Log
-from s3zoo.training.loop import Interrupted, Stop
-from s3zoo.training.registry import names
-from s3zoo.transfer.vqa import model as vqa_model
-from s3zoo.transfer.vqa.config import VqaData, VqaModelConfig, VqaRun
-from s3zoo.transfer.vqa.data import (
+pytest.importorskip("transformers")
+from transformers import BertConfig, BertModel, BertTokenizer  # noqa: E402
+
+from s3zoo import cli  # noqa: E402
+from s3zoo.arch import Arch, S3Block, Stage  # noqa: E402
+from s3zoo.training.config import Train, load_config  # noqa: E402
+from s3zoo.training.distributed import Ranks  # noqa: E402
+from s3zoo.training.log import Log  # noqa: E402
+from s3zoo.training.loop import Interrupted, Stop  # noqa: E402
+from s3zoo.training.registry import names  # noqa: E402
+from s3zoo.transfer.vqa import model as vqa_model  # noqa: E402
+from s3zoo.transfer.vqa.config import VqaData, VqaModelConfig, VqaRun  # noqa: E402
+from s3zoo.transfer.vqa.data import (  # noqa: E402
     Question,
     Split,
     VqaTrainData,
     answer_vocabulary,
     read_split,
 )
-from s3zoo.transfer.vqa.model import VqaModel, Words, bert_folder, load_bert, make_backbone, sine_position, small_bert
-from s3zoo.transfer.vqa.run import VqaTask, VqaTraining, donors, predict
+from s3zoo.transfer.vqa.model import VqaModel, Words, bert_folder, load_bert, make_backbone, sine_position, small_bert  # noqa: E402
+from s3zoo.transfer.vqa.run import VqaTask, VqaTraining, donors, predict  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

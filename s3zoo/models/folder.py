@@ -25,7 +25,7 @@ from timm.models import PretrainedCfg
 from torch import Tensor
 
 from s3zoo.arch import Arch
-from s3zoo.files import Fields, check_fields, parse_json, replacing_files, settle, sha256, write_json
+from s3zoo.files import Fields, check_fields, parse_json, regular, replacing_files, settle, sha256, write_json
 from s3zoo.versions import Migration, migrated
 
 WEIGHTS = "model.safetensors"
@@ -165,7 +165,7 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path, header: Mapping[str,
 
 def read_json_object(path: Path) -> dict[str, Any]:
     try:
-        content = parse_json(path.read_bytes())
+        content = parse_json(regular(path).read_bytes())
         check_fields(content, {})
     except (ValueError, OSError) as error:
         said = error.strerror if isinstance(error, OSError) else error
@@ -198,9 +198,9 @@ def check_sums(folder: Path, files: Iterable[str], sums: Any) -> None:
 
 def check_safetensors(path: Path) -> None:
     try:
-        with safe_open(path, "pt"):
+        with safe_open(regular(path), "pt"):
             pass
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, ValueError) as error:
         raise ValueError(f"{str(path)!r} is no intact safetensors file ({error}); get it again.") from None
 
 

@@ -16,7 +16,7 @@ on wherever the last one ended:
     report/                  what happened, on one page and as figures
     test-0.json …            how many test images the winner of each budget got right, and each of its controls
     model/                   the exported network (model-0/, model-1/ … with several budgets)
-    result.json              what was found; written last, after the test images were opened, once
+    result.json              what was found; written last, after the test images (once for each winner)
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ def best_rows(context: Context, found: list[Found]) -> list[dict[str, Any]]:
 
 
 def conclude(context: Context, found: list[Found], visited: list[dict[str, Any]]) -> dict[str, Any]:
-    """Open the test images, once, and export the winners with what they give."""
+    """Open the test images, once for each winner and each control, and export the winners with what they give."""
     run, tests, timed, rows = context.run, [], [], []
     controls: list[dict[str, Any]] = []
     with context.course.phase("test images"):

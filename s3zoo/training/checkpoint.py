@@ -51,7 +51,8 @@ def load(folder: Path, say: Callable[[str], None] = print) -> tuple[dict[str, Te
                 raise ValueError("its checksum is wrong")
             return load_file(path / "tensors.safetensors"), state
         except (OSError, ValueError, KeyError, SafetensorError) as error:
-            say(f"The checkpoint {path.name} is damaged ({error}); falling back to the one before it.")
+            reason = getattr(error, "strerror", None) or error
+            say(f"The checkpoint {path.name} is damaged ({reason}); falling back to the one before it.")
     return None
 
 

@@ -20,11 +20,12 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from timm.task import DistillationTeacher
 from torch import Tensor, nn
 
-from s3zoo.files import replacing
+from s3zoo.files import regular, replacing
 from s3zoo.models.open import digest, label_names, open_model
 from s3zoo.training.config import Data, Distil
 from s3zoo.training.data import ImageData
@@ -32,7 +33,7 @@ from s3zoo.training.distributed import Ranks
 from s3zoo.training.features import augmentations
 from s3zoo.training.log import Log
 from s3zoo.training.loop import Inputs, ModelTask, Stop, cross_entropy
-from s3zoo.training.resumable import fill_arrays, row_groups
+from s3zoo.training.resumable import fill_arrays, open_array, row_groups
 
 
 def distil_loss(student: Tensor, teacher: Tensor, kind: str, temperature: float) -> Tensor:
@@ -102,13 +103,18 @@ class Teacher:
             log.close_progress()
             if ranks.first:
                 with replacing(path) as temporary:
-                    save_file({"logits": torch.from_numpy(np.load(part / "logits.npy"))}, temporary)
+                    answers = np.array(open_array(part / "logits.npy", columns["logits"], f"remove {part}"))
+                    save_file({"logits": torch.from_numpy(answers)}, temporary)
             ranks.wait()
         if ranks.first:
             shutil.rmtree(part, ignore_errors=True)
-        self.kept = load_file(path)["logits"]
-        if len(self.kept) != size:
-            raise ValueError(f"{path} is of other images; remove it, and the teacher is asked again.")
+        again = "remove it, and the teacher is asked again."
+        try:
+            self.kept = load_file(regular(path))["logits"]
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
+            raise ValueError(f"{path} is damaged ({error}); {again}") from None
+        if self.kept.shape != (size, self.classes) or not self.kept.is_floating_point():
+            raise ValueError(f"{path} is of other images or classes; {again}")
 
 
 class Student(ModelTask):

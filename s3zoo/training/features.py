@@ -29,7 +29,7 @@ from s3zoo.training.data import Batch, ImageData
 from s3zoo.training.distributed import Ranks
 from s3zoo.training.log import Log
 from s3zoo.training.loop import Stop
-from s3zoo.training.resumable import AUTOSAVE_SECONDS, Column, fill_arrays, row_groups
+from s3zoo.training.resumable import AUTOSAVE_SECONDS, Column, fill_arrays, open_array, row_groups
 
 # On a CPU, how a product of matrices is summed up depends on the number of rows: in groups of one size, an image has
 # the same features whatever stands beside it.
@@ -202,13 +202,7 @@ class Cache:
         return self.folder / f"{column}.npy"
 
     def _open(self, column: str, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
-        path = self._path(column)
-        try:
-            array = np.load(path, mmap_mode="r")
-            assert (array.dtype, array.shape) == (dtype, shape), "the key says what is in the files"
-            return array
-        except (OSError, ValueError) as error:
-            raise ValueError(f"{path} is damaged ({error}); remove {self.folder} to compute it again.") from None
+        return open_array(self._path(column), (dtype, shape), f"remove {self.folder} to compute it again")
 
     def _check(self, blocks: range, rows: int, source: Source, compute: Compute) -> None:
         """Compute a group of features again: the same bits on a CPU."""

@@ -13,7 +13,7 @@ import timm
 import torch
 
 import s3zoo
-from s3zoo.files import check_run, parse_json, read_json, write_json
+from s3zoo.files import check_run, parse_json, read_json, regular, write_json
 from s3zoo.paths import commit
 from s3zoo.space import Space
 from s3zoo.training.config import difference, flat, to_dict
@@ -55,7 +55,8 @@ def check_folder(folder: Path, run: Any, **identity: Any) -> str:
 def _owner(path: Path) -> str:
     """The run that a file names, if it does; what is wrong with it otherwise is said by whoever needs it."""
     try:
-        content = parse_json(path.read_bytes().partition(b"\n")[0] if path.suffix == ".jsonl" else path.read_bytes())
+        content = regular(path).read_bytes()
+        content = parse_json(content.partition(b"\n")[0] if path.suffix == ".jsonl" else content)
         return content.get("run", "")
     except (ValueError, OSError, AttributeError):
         return ""

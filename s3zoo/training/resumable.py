@@ -34,11 +34,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from s3zoo.files import Records, disk_full_as_user_error, move
+from s3zoo.files import Records, disk_full_as_user_error, move, regular
 from s3zoo.training.distributed import Ranks
 from s3zoo.training.log import Progress
 from s3zoo.training.loop import Interrupted, Stop
@@ -101,6 +102,26 @@ def row_groups(rows: int, size: int) -> list[range]:
     return [range(start, min(start + size, rows)) for start in range(0, rows, size)]
 
 
+def open_array(path: Path, column: Column, remedy: str = "remove it and begin again") -> np.ndarray:
+    """The array of a .npy file, left on the disk; a ValueError unless it is of this type and shape."""
+    try:
+        array = np.lib.format.open_memmap(regular(path), mode="r")
+    except (OSError, ValueError, SyntaxError, TokenError, OverflowError, MemoryError, RecursionError) as error:
+        said = " ".join(str(error).split())[:100]
+        raise ValueError(f"{path} is damaged ({said}); {remedy}.") from None
+    if (array.dtype, array.shape) != (np.dtype(column[0]), column[1]):
+        said = f"it holds {array.dtype} {array.shape}, not {np.dtype(column[0])} {column[1]}"
+        raise ValueError(f"{path} is damaged ({said}); {remedy}.")
+    return array
+
+
+def _begun(path: Path, column: Column) -> bool:
+    try:
+        return open_array(path, column) is not None
+    except ValueError:
+        return False
+
+
 def fill_arrays(
     folder: Path,
     columns: Mapping[str, Column],
@@ -119,16 +140,18 @@ def fill_arrays(
     on the disk for sure.
     """
     parts = {column: folder / f"{column}.npy.part" for column in columns}
-    progress = ranks.rank0_first(lambda: Records(folder / "progress.jsonl", write=ranks.first))
-    there = bool(progress.rows) and all(path.exists() for path in parts.values())
-    if not ranks.from_first(there and all(columns.keys() <= set(row["columns"]) for row in progress.rows)):
+    fields = {"columns": list, "start": int, "stop": int}
+    progress = ranks.rank0_first(lambda: Records(folder / "progress.jsonl", fields=fields, write=ranks.first))
+    there = bool(progress.rows) and all(_begun(parts[name], column) for name, column in columns.items())
+    if not ranks.from_first(there and all(name in row["columns"] for row in progress.rows for name in columns)):
         progress.clear()
         if ranks.first:
             for column, (dtype, shape) in columns.items():
+                parts[column].unlink(missing_ok=True)
                 np.lib.format.open_memmap(parts[column], "w+", dtype, shape)
     ranks.wait()
     before = {(row["start"], row["stop"]) for row in progress.rows}
-    layouts = {column: np.lib.format.open_memmap(path, "r") for column, path in parts.items()}
+    layouts: Any = {column: open_array(path, columns[column]) for column, path in parts.items()}
     left = [group for group in groups if (group.start, group.stop) not in before]
 
     count = sum(stop - start for start, stop in before)  # of rows on the disk

@@ -24,7 +24,7 @@ from PIL import Image
 from timm.data import create_dataset
 from timm.data.readers.img_extensions import get_img_extensions
 
-from s3zoo.files import exists, sha256
+from s3zoo.files import exists, regular, sha256
 from s3zoo.training.config import Data
 
 DIGITS_TEST = 360  # of 1797
@@ -93,7 +93,7 @@ class ImageFiles:
     targets: list[int]
 
     def __getitem__(self, index: int) -> tuple[Image.Image, int]:
-        return Image.open(_regular(self.files[index])), self.targets[index]
+        return Image.open(regular(self.files[index])), self.targets[index]
 
     @property
     def data(self) -> np.ndarray:
@@ -124,12 +124,12 @@ class TinyImageNet(ImageFiles):
     """tiny-imagenet-200 as it is unpacked: train/<class>/images/, and val/images/ with a list of their classes."""
 
     def __init__(self, root: Path, train: bool) -> None:
-        self.classes = sorted((root / "wnids.txt").read_text().split())
+        self.classes = sorted(regular(root / "wnids.txt").read_text().split())
         number = {name: index for index, name in enumerate(self.classes)}
         if train:
             files = [(path, name) for name in self.classes for path in sorted((root / "train" / name).rglob("*.JPEG"))]
         else:
-            lines = (root / "val" / "val_annotations.txt").read_text().splitlines()
+            lines = regular(root / "val" / "val_annotations.txt").read_text().splitlines()
             files = [(root / "val" / "images" / line.split("\t")[0], line.split("\t")[1]) for line in lines]
         self.files, self.targets = [path for path, _ in files], [number[name] for _, name in files]
 
@@ -140,13 +140,6 @@ def _size(path: str | Path) -> int:
         return os.stat(path).st_size
     except OSError:
         return -1
-
-
-def _regular(path: Any) -> Any:
-    """The path, if there is a file: whoever opens a named pipe waits for ever."""
-    if not os.path.isfile(path):
-        raise OSError(f"{path} is not a file")
-    return path
 
 
 class Split:
@@ -225,7 +218,7 @@ class Split:
             if self.reader is None:
                 return self.dataset[int(self.order[index])][0].convert(mode)
             if (path := self.path(index)) is not None:
-                _regular(path)
+                regular(Path(path))
             with self.reader[int(self.order[index])][0] as file:
                 return Image.open(io.BytesIO(file.read())).convert(mode)  # many small reads are slow
         except DECODER_ERRORS as error:

@@ -22,6 +22,7 @@ from seeds import MADE, RUNS
 
 FAST_CASES = {"core": 7, "vqa": 3, "mm": 3}  # at random, for each kind of input: as many as commands that read one
 SLOW_SECONDS = 1200 / 3  # for each nursery
+NEEDED = {"vqa": ("transformers",), "mm": ("mmdet", "mmseg")}
 
 
 class Bench:
@@ -78,6 +79,8 @@ class Bench:
 
 
 def opened(kind: str, factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    for package in NEEDED.get(kind, ()):
+        pytest.importorskip(package)
     bench = Bench(kind, factory.mktemp(kind))
     yield bench
     bench.nursery.close()

@@ -7,6 +7,7 @@ sees (and stops) sockets and programs, and sees what is opened, made, moved and 
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import hashlib
 import json
@@ -167,7 +168,8 @@ def nursery(kind: str) -> None:
     os.dup2(2, 1)  # what is printed while importing is no answer
     sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE / "planted")]
     for name in MODULES[kind].split():
-        import_module(name)
+        with contextlib.suppress(ImportError):  # where TensorBoard is not installed, s3zoo does without
+            import_module(name)
     known = dependencies() | set(sys.stdlib_module_names)
     gc.freeze()  # else each child's collector copies all pages of the imports
     for line in sys.stdin:
