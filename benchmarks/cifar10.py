@@ -1,7 +1,7 @@
 """The tables and figures of docs/cifar10.md, from what `s3zoo study cifar10 --keep FOLDER` left.
 
     python benchmarks/cifar10.py --pack FOLDER    # finished runs without their weights into benchmarks/data/cifar10
-    python benchmarks/cifar10.py                  # docs/cifar10.md and docs/cifar10/*.svg anew from these
+    python benchmarks/cifar10.py                  # docs/cifar10.md and docs/cifar10-*.svg anew from these
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from s3zoo.study import Study, summary
 from s3zoo.training.registry import load_config
 
 ROOT = Path(__file__).resolve().parent.parent
-KEPT, PAGE, PICTURES = ROOT / "benchmarks/data/cifar10", ROOT / "docs/cifar10.md", ROOT / "docs/cifar10"
+KEPT, DOCS = ROOT / "benchmarks/data/cifar10", ROOT / "docs"
 MARK = "<!-- {} by benchmarks/cifar10.py -->"
 WEIGHTS = ".safetensors"
 
@@ -45,10 +45,10 @@ def main() -> None:
         text = "\n\n".join([summary(study, study.runs, Path(scratch)), signal(runs), moves(runs), starts()])
         draw([run for run in runs if run.folder.name.startswith("s3-")], "s3")
         draw([run for run in runs if run.folder.name.startswith("s4_vit-")], "s4_vit")
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(MARK.format("written"))
+    before, _, rest = (DOCS / "cifar10.md").read_text(encoding="utf-8").partition(MARK.format("written"))
     after = rest.partition(MARK.format("end of what was written"))[2]
     marks = MARK.format("written"), MARK.format("end of what was written")
-    PAGE.write_text(f"{before}{marks[0]}\n\n{text}\n\n{marks[1]}{after}", encoding="utf-8")
+    (DOCS / "cifar10.md").write_text(f"{before}{marks[0]}\n\n{text}\n\n{marks[1]}{after}", encoding="utf-8")
 
 
 def pack(folder: Path) -> None:
@@ -109,12 +109,11 @@ def draw(runs: list[data.Run], name: str) -> None:
     """The figures of the report that the page shows."""
     if not runs:
         return
-    PICTURES.mkdir(exist_ok=True)
     groups = data.grouped(runs)
     with drawing.style():
         for panel in (figures.moving, figures.slopes, figures.distributions, figures.generations, figures.sizes):
             for drawn in panel(groups):
-                drawing.save(drawn.figure, PICTURES / f"{name}-{drawn.name}.svg")
+                drawing.save(drawn.figure, DOCS / f"cifar10-{name}-{drawn.name}.svg")
 
 
 if __name__ == "__main__":

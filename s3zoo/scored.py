@@ -1,6 +1,7 @@
 """Networks that searches have scored, as a table: to study search algorithms without training anything.
 
-`s3zoo study NAME --table FILE` writes one: JSON lines, compressed by xz. `outcome` is what one finished run reached.
+`load("cifar10")` reads the table that comes with s3zoo (tables/README.md is its card), `load(FILE)` one that `s3zoo study
+NAME --table FILE` wrote: JSON lines, compressed by xz. `outcome` is what one finished run reached.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Any
 from s3zoo import cost
 from s3zoo.arch import Arch
 from s3zoo.files import read_json, replacing
+
+BUNDLED = Path(__file__).resolve().parent / "tables"
 
 
 @dataclass(frozen=True)
@@ -34,10 +37,15 @@ class ScoredNetwork:
     test: float | None = None  # of the test images, after training
 
 
-def load(path: Path) -> list[ScoredNetwork]:
-    """The networks of a table."""
+def load(table: str | Path = "cifar10") -> list[ScoredNetwork]:
+    """The networks of a table, by the name of one that comes with s3zoo or by its file."""
+    path = BUNDLED / f"{table}.jsonl.xz"
+    path = path if path.is_file() else Path(table)
     if not path.is_file():
-        raise ValueError(f"There is no table {str(path)!r}; give a file that `s3zoo study --table` wrote.")
+        names = ", ".join(sorted(each.name.partition(".")[0] for each in BUNDLED.glob("*.xz")))
+        raise ValueError(
+            f"There is no table {str(table)!r}; give a file that `s3zoo study --table` wrote, or one of {names}."
+        )
     try:
         with lzma.open(path, "rt", encoding="utf-8") as file:
             rows = [json.loads(line) for line in file]
