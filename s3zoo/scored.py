@@ -1,7 +1,7 @@
 """Networks that searches have scored, as a table: to study search algorithms without training anything.
 
-`load("cifar10")` reads the table that comes with s3zoo (tables/README.md is its card), `load(FILE)` one that `s3zoo study
-NAME --table FILE` wrote: JSON lines, compressed by xz. `outcome` is what one finished run reached.
+`load("cifar10")` reads the table that comes with s3zoo (tables/README.md is its card), `load(FILE)` one that
+`s3zoo study NAME --table FILE` wrote: JSON lines, compressed by xz. `outcome` is what one finished run reached.
 """
 
 from __future__ import annotations
