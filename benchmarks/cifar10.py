@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from s3zoo import drawing
-from s3zoo.files import Records
+from s3zoo.files import Records, read_json
 from s3zoo.search.report import data, figures
 from s3zoo.study import Study, summary
 from s3zoo.training.registry import load_config
@@ -52,14 +52,15 @@ def main() -> None:
 
 
 def pack(folder: Path) -> None:
-    """Without times and owners, so that the same run gives the same archive."""
+    """Without times, owners and the place of the images, so that the same run gives the same archive."""
     KEPT.mkdir(parents=True, exist_ok=True)
     for run in sorted(path.parent for path in folder.glob("*/result.json")):
+        place = read_json(run / "run.json")["config"]["data"]["root"]
         with tarfile.open(KEPT / f"{run.name}.tar.xz", "w:xz", preset=9) as archive:
             for path in sorted(run.rglob("*")):
                 if path.is_file() and path.suffix != WEIGHTS:
                     entry = tarfile.TarInfo(str(path.relative_to(folder)))
-                    content = path.read_bytes()
+                    content = path.read_bytes().replace(place.encode(), b"cifar10")
                     entry.size = len(content)
                     archive.addfile(entry, io.BytesIO(content))
         print(f"{run.name}: {(KEPT / f'{run.name}.tar.xz').stat().st_size:,} bytes")
