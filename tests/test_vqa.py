@@ -363,7 +363,8 @@ def samples(
     config = VqaData(
         root="x", questions_per_image=size, max_tokens=8, img_size=4, image_dropout=dropout, dropped_image=shown
     )
-    data = VqaTrainData(VqaSplit(questions, files), config, Words.of(QUESTIONS), ["no", "yes"], seed, swap=swap, **ranks)
+    split = VqaSplit(questions, files)
+    data = VqaTrainData(split, config, Words.of(QUESTIONS), ["no", "yes"], seed, swap=swap, **ranks)
     for i in range(count):
         data.samples.images._cache[i] = np.full((3, 4, 4), i, np.uint8)
     return data
