@@ -24,9 +24,9 @@ from s3zoo.transfer.mm.shapes import CLASSES, SEGMENTS, draw, write_ade, write_c
 COCO = "cascade-mask-rcnn_s3-tiny_fpn_1x_coco"
 ROOT = Path(__file__).resolve().parent.parent
 
-# As a user would write it: what differs from a shipped config.
 pytestmark = pytest.mark.usefixtures("one_thread_here")
 
+# As a user would write it: what differs from a shipped config.
 DETECTOR = """
 _base_ = {base!r}
 train_cfg = dict(max_epochs={epochs}, val_interval={epochs})
