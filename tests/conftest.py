@@ -30,13 +30,16 @@ def no_reports() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def one_thread() -> Iterator[None]:
+def _one_thread() -> Iterator[None]:
     """Small tensors gain nothing from a second thread and wait for it on a busy machine."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+one_thread = pytest.fixture(_one_thread)
+one_thread_here = pytest.fixture(scope="module")(_one_thread)  # also for the fixtures of a module
 
 
 @pytest.fixture(scope="module")

@@ -245,15 +245,19 @@ def valid(family: str = "glit") -> dict[str, Any]:
     return json.loads(GOLDEN[family][0])
 
 
+def place(data: Any, path: str) -> tuple[Any, Any]:
+    """The object that a dotted path leads to (numbers are list entries), and the last part of the path."""
+    *parents, last = (int(p) if p.isdigit() else p for p in path.split("."))
+    for part in parents:
+        data = data[part]
+    return data, last
+
+
 def put(path: str, value: Any, family: str = "glit") -> Callable[[], Any]:
-    """A valid architecture with one value replaced; the path is dotted, with numbers for list entries."""
+    """A valid architecture with one value replaced."""
 
     def build() -> Any:
-        data: Any = valid(family)
-        *parents, last = (int(p) if p.isdigit() else p for p in path.split("."))
-        target = data
-        for part in parents:
-            target = target[part]
+        target, last = place(data := valid(family), path)
         target[last] = value
         return data
 
@@ -262,11 +266,7 @@ def put(path: str, value: Any, family: str = "glit") -> Callable[[], Any]:
 
 def drop(path: str, family: str = "glit") -> Callable[[], Any]:
     def build() -> Any:
-        data: Any = valid(family)
-        *parents, last = (int(p) if p.isdigit() else p for p in path.split("."))
-        target = data
-        for part in parents:
-            target = target[part]
+        target, last = place(data := valid(family), path)
         del target[last]
         return data
 

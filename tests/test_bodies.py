@@ -523,20 +523,6 @@ def test_decoders_do_not_grow_deeper_than_their_tower(tmp_path: Path) -> None:
     assert space.moved({"depth": 4})["depth"].choices == (6,)
 
 
-def test_a_space_with_one_network_is_only_retrained(tmp_path: Path) -> None:
-    """As the configs of S4's networks without S4 are run."""
-    run, baseline = config("debug_s4_clip"), config("s4_clip_baseline")
-    one = run.space.replaced({dim.name: dim.choices[:1] for dim in run.space.dims})
-    run = dataclasses.replace(
-        run, space=one, supernet=dataclasses.replace(run.supernet, epochs=0), space_search=baseline.space_search,
-        arch_search=baseline.arch_search,
-    )  # fmt: skip
-    winner = search(run, tmp_path)["winners"][0]
-    assert Arch.from_dict(winner["arch"]) == one.largest()
-    trainings = [path.parent.name for path in tmp_path.rglob("epochs.jsonl")]
-    assert trainings == ["finish-0"]
-
-
 def test_the_benchmark_reads_a_ladder_run(ladder_run: Path) -> None:
     path = HERE.parent / "benchmarks" / "winner_vs_random.py"
     spec = importlib.util.spec_from_file_location("winner_vs_random", path)

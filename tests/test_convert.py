@@ -25,10 +25,13 @@ import shunted_reference
 import timm
 import torch
 from safetensors.torch import save_file
+from test_autoformer import to_arch
+from test_glit import random_state, tiny_arch
+from test_s3 import official
 from torch import Tensor
 
 from s3zoo import artefact, cli
-from s3zoo.arch import Arch, AutoFormerBlock, Stage
+from s3zoo.arch import Arch
 from s3zoo.convert import convert
 from s3zoo.models.loading import grid_side
 from s3zoo.models.official import read_checkpoint
@@ -36,11 +39,6 @@ from s3zoo.models.official import read_checkpoint
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 ROOT = Path(__file__).resolve().parent.parent
-
-
-def to_arch(subnet: reference.Subnet, head_dim: int = 64, patch_size: int = 16) -> Arch:
-    blocks = (AutoFormerBlock(h, head_dim, r) for h, r in zip(subnet.heads, subnet.mlp_ratios, strict=True))
-    return Arch("autoformer", (Stage(subnet.embed_dim, tuple(blocks)),), patch_size)
 
 
 @cache
@@ -112,20 +110,7 @@ def official_s3(
             module.init_non_persistent_buffers()
     for p in model.parameters():
         p.data.uniform_(-0.05, 0.05)
-    weights = {}
-    for name, tensor in model.state_dict().items():
-        name = name.replace("head.fc.", "head.")
-        if ".downsample." in name:  # the authors put it at the end of the stage before
-            stage = int(name.split(".")[1])
-            name = name.replace(f"layers.{stage}.", f"layers.{stage - 1}.")
-        weights[name] = tensor
-    for stage, window in enumerate(windows):
-        for block in range(depths[stage]):
-            index = torch.zeros(window**2, window**2, dtype=torch.long)
-            weights[f"layers.{stage}.blocks.{block}.attn.relative_position_index"] = index
-    weights["layers.0.blocks.1.attn_mask"] = torch.zeros(64, 49, 49)
-    weights["layers.1.blocks.1.attn_mask"] = torch.zeros(16, 49, 49)
-    return model, weights
+    return model, official(model)
 
 
 @torch.no_grad()
@@ -165,42 +150,7 @@ def test_swin_is_not_s3(tmp_path: Path) -> None:
 
 def official_glit() -> dict[str, Tensor]:
     """Random weights with the names and shapes of the released GLiT-Tiny."""
-    torch.manual_seed(0)
-    thirds = (3, 0, 1, 3, 0, 1, 3, 1, 0, 3, 0, 3)
-    qkv_dims = {0: 96, 3: 192, 6: 192, 9: 192, 11: 384}  # of the all-global blocks
-    local = {1: (2, 31), 4: (4, 45), 8: (4, 45), 10: (4, 31)}  # expansion, kernel of the all-local ones
-    ratios = (4, 4, 6, 4, 4, 6, 2, 2, 4, 4, 4, 6)
-    D = 192
-    w = {"cls_token": torch.randn(1, 1, D), "pos_embed": torch.randn(1, 197, D)}
-
-    def pair(name: str, *shape: int) -> None:
-        w[f"{name}.weight"], w[f"{name}.bias"] = torch.randn(*shape), torch.randn(shape[0])
-
-    pair("patch_embed.proj", D, 3, 16, 16)
-    for i, (g, ratio) in enumerate(zip(thirds, ratios, strict=True)):
-        b = f"blocks.{i}.0."
-        attended = D * g // 3
-        rest = D - attended
-        pair(b + "norm1", D)
-        if g:
-            a = qkv_dims.get(i, attended)
-            pair(b + "attn.qkv", 3 * a, attended)
-            pair(b + "attn.proj", attended, a)
-        if rest:
-            expansion, kernel = local.get(i, (4, 31))
-            inner = rest * expansion
-            pair(b + "attn.net.1", 2 * inner, rest, 1)
-            pair(b + "attn.net.3.conv", inner, 1, kernel)
-            pair(b + "attn.net.4", inner)
-            w[b + "attn.net.4.running_mean"], w[b + "attn.net.4.running_var"] = torch.randn(inner), torch.rand(inner)
-            w[b + "attn.net.4.num_batches_tracked"] = torch.tensor(17)
-            pair(b + "attn.net.6", rest, inner, 1)
-        pair(b + "norm2", D)
-        pair(b + "mlp.fc1", ratio * D, D)
-        pair(b + "mlp.fc2", D, ratio * D)
-    pair("norm", D)
-    pair("head", 1000, D)
-    return w
+    return random_state(tiny_arch(), (14, 14))
 
 
 def test_glit(tmp_path: Path) -> None:

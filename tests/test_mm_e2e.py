@@ -8,7 +8,6 @@ import pickle
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,8 @@ from s3zoo.transfer.mm.shapes import CLASSES, SEGMENTS, draw, write_ade, write_c
 
 COCO = "cascade-mask-rcnn_s3-tiny_fpn_1x_coco"
 ROOT = Path(__file__).resolve().parent.parent
+
+pytestmark = pytest.mark.usefixtures("one_thread_here")
 
 # As a user would write it: what differs from a shipped config.
 DETECTOR = """
@@ -69,14 +70,6 @@ class Trained:
     @property
     def model(self) -> Path:
         return self.run / "model"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread_here() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

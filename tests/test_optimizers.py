@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import timm
 import torch
+from test_loop import StopAfter
 from timm.optim import get_optimizer_class, list_optimizers
 from torch import nn
 
@@ -38,16 +39,6 @@ class Noise:
 
     def mixup(self, images, targets, step, smoothing=0.0):
         return images, targets
-
-
-class StopAfter(Stop):
-    def __init__(self, steps: int) -> None:
-        self.steps = steps
-
-    @property
-    def asked(self) -> bool:
-        self.steps -= 1
-        return self.steps < 0
 
 
 def trained(folder: Path, opt: str, stop: Stop | None = None, **options) -> dict[str, torch.Tensor]:

@@ -190,3 +190,4 @@ def test_a_space_of_one_architecture_is_retrained_without_a_supernet(tmp_path):
     (winner,) = read_json(tmp_path / "run" / "result.json")["winners"]
     (stage,) = winner["arch"]["stages"]
     assert stage["embed_dim"] == 16 and [block["num_heads"] for block in stage["blocks"]] == [2, 2]
+    assert [path.parent.name for path in (tmp_path / "run").rglob("epochs.jsonl")] == ["finish-0"]

@@ -5,8 +5,6 @@ import itertools
 import json
 import math
 import random
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -818,8 +816,3 @@ def test_records_of_earlier_releases_are_read() -> None:
     old = {"gamma" if key == "direction" else key: value for key, value in stored.items()}
     old["dims"] = [{"tau" if key == "step" else key: value for key, value in row.items()} for row in stored["dims"]]
     assert old != stored and Decision.from_dict(old) == Decision.from_dict(stored) == decision
-
-
-def test_decisions_do_not_need_torch() -> None:
-    code = "import sys, s3zoo.search.s3, s3zoo.search.s4; print('torch' in sys.modules)"
-    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False"

@@ -35,7 +35,7 @@ from s3zoo.training.loop import Stop, layer_scales
 from s3zoo.training.registry import entry, names
 from s3zoo.training.run import Training, freeze, resolved
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread_here")
 
 ROOT = Path(__file__).resolve().parent.parent
 ONE = Ranks(0, 1, torch.device("cpu"))
@@ -48,14 +48,6 @@ LARGER = {
     ],
 }
 SMALL, LARGE = tuple("01234"), tuple("56789")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread_from_the_start():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def changed(run: TrainRun = config, **options) -> TrainRun:

@@ -33,7 +33,7 @@ from s3zoo.transfer.vqa import model as vqa_model  # noqa: E402
 from s3zoo.transfer.vqa.config import VqaData, VqaModelConfig, VqaRun  # noqa: E402
 from s3zoo.transfer.vqa.data import (  # noqa: E402
     Question,
-    Split,
+    VqaSplit,
     VqaTrainData,
     answer_vocabulary,
     read_split,
@@ -365,7 +365,8 @@ def samples(
     config = VqaData(
         root="x", questions_per_image=size, max_tokens=8, img_size=4, image_dropout=dropout, dropped_image=shown
     )
-    data = VqaTrainData(Split(questions, files), config, Words.of(QUESTIONS), ["no", "yes"], seed, swap=swap, **ranks)
+    split = VqaSplit(questions, files)
+    data = VqaTrainData(split, config, Words.of(QUESTIONS), ["no", "yes"], seed, swap=swap, **ranks)
     for i in range(count):
         data.samples.images._cache[i] = np.full((3, 4, 4), i, np.uint8)
     return data
@@ -634,7 +635,7 @@ def test_controls_take_the_image_away():
     assert all(image != donor for image, donor in shuffled.items())
     data = samples(4)
     network, words = small_network(answers=2)
-    split = Split([Question(i, i, "Is it red?") for i in range(4)], data.samples.images.files)
+    split = VqaSplit([Question(i, i, "Is it red?") for i in range(4)], data.samples.images.files)
     config = dataclasses.replace(data.config, img_size=16)
     seen = []
     hook = network.backbone.patch_embed.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))

@@ -128,7 +128,7 @@ def test_there_are_enough_cases():
 
 @pytest.mark.parametrize(("typed", "compared"), NORMALISED)
 def test_normalised(typed, compared):
-    assert metric.normalised(typed) == compared
+    assert metric.compared_form(typed) == compared
 
 
 @pytest.mark.parametrize(("answer", "humans", "expected"), ACCURACY)

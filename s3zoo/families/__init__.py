@@ -44,8 +44,9 @@ class Block:
     """The genes of one block: a subclass is a frozen dataclass whose fields say what they may be (see `checks`)."""
 
     def __post_init__(self) -> None:
-        for gene, kind in declared(type(self)).items():
-            object.__setattr__(self, gene, typed(getattr(self, gene), kind, gene))
+        kinds = declared(type(self))
+        for gene in (field.name for field in dataclasses.fields(self)):
+            object.__setattr__(self, gene, typed(getattr(self, gene), kinds[gene], gene))
 
     @property
     def idle(self) -> dict[str, Any]:

@@ -85,12 +85,7 @@ class Race:
         agreed: Callable[[Any], Any] = lambda value: value,
     ) -> None:
         first = max(64, total_images // 40) if first is None else first
-        if min(total_images, keep, first) < 1 or pilots < 2 or growth <= 1 or tolerance < 0:
-            raise ValueError(
-                f"A race got total_images {total_images}, keep {keep}, pilots {pilots}, growth {growth}, tolerance "
-                f"{tolerance}, first {first}; it needs at least one image, keep >= 1, pilots >= 2, growth > 1, "
-                "tolerance >= 0 and first >= 1."
-            )
+        assert min(total_images, keep, first) >= 1 and pilots >= 2 and growth > 1 and tolerance >= 0
         self.total = total_images
         self.correct = correct
         self.keep = keep

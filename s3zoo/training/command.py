@@ -101,13 +101,8 @@ def configured(arguments: argparse.Namespace) -> tuple[TrainRun, str]:
         if run.mode == "scratch" and "mode" not in changes:
             changes["mode"] = "finetune"
     run = dataclasses.replace(run, **changes)  # type: ignore[arg-type]
-    settings = []
-    if arguments.img_size is not None:
-        settings.append(f"data.img_size={arguments.img_size}")
-    if arguments.epochs is not None:
-        settings.append(f"train.epochs={arguments.epochs}")
-    if arguments.teacher:
-        settings.append(f"distil.teacher={arguments.teacher}")
+    short = {"data.img_size": arguments.img_size, "train.epochs": arguments.epochs, "distil.teacher": arguments.teacher}
+    settings = [f"{key}={value}" for key, value in short.items() if value not in (None, "")]
     run = overridden(run, [*settings, *arguments.set])
     if not run.data.name and not run.data.root:
         raise ValueError(f"No images are named; add --data FOLDER, or --data with one of {', '.join(DATASETS)}.")

@@ -180,16 +180,16 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.name is None:
         print("\n\n".join(f"{folder}\n{listing(folder)}" for folder in FOLDERS))
         return 0
-    text, config = "", None
     if arguments.name.endswith(".py"):
-        config = load_config(arguments.name, object, "search")
+        config, text = load_config(arguments.name, object, "search"), ""
     else:
-        text, config = _named(arguments.name)
+        config, text = _named(arguments.name)
     print(source_of(overridden(config, arguments.set), text), end="")
     return 0
 
 
-def _named(name: str) -> tuple[str, Any]:
+def _named(name: str) -> Entry:
+    """A shipped config by its name, in whatever folder it is."""
     folder, _, rest = name.rpartition("/")
     if folder and folder not in FOLDERS:
         raise ValueError(f"There are no configs in {folder!r}; the folders are {', '.join(FOLDERS)}.")
@@ -199,5 +199,4 @@ def _named(name: str) -> tuple[str, Any]:
         raise ValueError(f"{name!r} is the name of {len(found)} configs; write {' or '.join(found)}.")
     if not found:
         raise unknown(name, known if folder else dict.fromkeys(key.partition("/")[2] for key in known))
-    config, text = entry(rest, known[found[0]])
-    return text, config
+    return entry(rest, known[found[0]])

@@ -54,7 +54,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Split:
+class VqaSplit:
     """The questions of a split and the file of each image."""
 
     questions: list[Question]
@@ -74,7 +74,7 @@ class Split:
         return {q.question_id: (q.answers, q.answer_type) for q in self.questions}
 
 
-def read_split(config: VqaData, name: str) -> Split:
+def read_split(config: VqaData, name: str) -> VqaSplit:
     split = _read_easy_vqa(name) if config.name == "easy_vqa" else _read_vqa_v2(config.root, name)
     if not split.questions:
         raise ValueError(f"The split {name!r} of {config.name} has no questions; check its files.")
@@ -91,7 +91,7 @@ def read_split(config: VqaData, name: str) -> Split:
 # VQA v2
 
 
-def _read_vqa_v2(root: str, name: str) -> Split:
+def _read_vqa_v2(root: str, name: str) -> VqaSplit:
     if name not in VQA_V2:
         raise ValueError(f"There is no split {name!r} in VQA v2; use one of {', '.join(VQA_V2)}.")
     if not root:
@@ -125,7 +125,7 @@ def _read_vqa_v2(root: str, name: str) -> Split:
             )
             answered.add(asked.question_id)
         metric.check_ids(answered, questions)
-    return Split(list(questions.values()), _coco_images(Path(root), images_of))
+    return VqaSplit(list(questions.values()), _coco_images(Path(root), images_of))
 
 
 def _text(human: Any, path: Path) -> str:
@@ -179,7 +179,7 @@ def _coco_images(root: Path, name: str) -> dict[int, Path]:
 # easy-VQA
 
 
-def _read_easy_vqa(name: str) -> Split:
+def _read_easy_vqa(name: str) -> VqaSplit:
     try:
         import easy_vqa
     except ImportError:
@@ -195,7 +195,7 @@ def _read_easy_vqa(name: str) -> Split:
         for place, (text, answer, image) in enumerate(zip(texts, answers, images, strict=True))
         if name in ("train", "test") or (name == "val") == (image % 10 == 0)
     ]
-    return Split(questions, {image: Path(path) for image, path in paths.items()})
+    return VqaSplit(questions, {image: Path(path) for image, path in paths.items()})
 
 
 # Answers
@@ -260,7 +260,7 @@ def decode(path: Path, config: VqaData) -> np.ndarray:
 class TrainSamples:
     """(epoch, places of samples) -> their inputs and targets, or the sentence of an error; used by workers."""
 
-    def __init__(self, split: Split, config: VqaData, words: Words, answers: Sequence[str], seed: int, swap: bool):
+    def __init__(self, split: VqaSplit, config: VqaData, words: Words, answers: Sequence[str], seed: int, swap: bool):
         self.config, self.seed, self.swap = config, seed, swap
         self.images = Images(split.images, config)
         self.groups = list(split.by_image)  # image ids
@@ -357,7 +357,7 @@ class VqaTrainData:
     """The training questions of a run, as `s3zoo.training.loop.fit` asks for them; a sample is an image."""
 
     def __init__(
-        self, split: Split, config: VqaData, words: Words, answers: Sequence[str], seed: int, *, swap: bool = False,
+        self, split: VqaSplit, config: VqaData, words: Words, answers: Sequence[str], seed: int, *, swap: bool = False,
         rank: int = 0, world: int = 1,
     ) -> None:  # fmt: skip
         self.config, self.seed, self.rank, self.world = config, seed, rank, world
@@ -388,21 +388,21 @@ class VqaTrainData:
         return images, targets
 
 
-def limited(split: Split, images: int) -> Split:
+def limited(split: VqaSplit, images: int) -> VqaSplit:
     """The questions of the first `images` images only; all of them for 0."""
     if not images:
         return split
     kept = set(list(split.by_image)[:images])
-    return Split([question for question in split.questions if question.image_id in kept], split.images)
+    return VqaSplit([question for question in split.questions if question.image_id in kept], split.images)
 
 
-def joined(splits: Sequence[Split]) -> Split:
+def joined(splits: Sequence[VqaSplit]) -> VqaSplit:
     """train and val as one; COCO's image ids are unique over both."""
     images = {image: path for split in splits for image, path in split.images.items()}
-    return Split([question for split in splits for question in split.questions], images)
+    return VqaSplit([question for split in splits for question in split.questions], images)
 
 
-def fingerprint(split: Split, answers: Sequence[str]) -> str:
+def fingerprint(split: VqaSplit, answers: Sequence[str]) -> str:
     """Changes with the questions, their answers or the vocabulary."""
     sha = hashlib.sha256(json.dumps(list(answers)).encode())
     for question in split.questions:

@@ -45,7 +45,7 @@ def cleaned(answer: str) -> str:
     return answer.replace("\n", " ").replace("\t", " ").strip()
 
 
-def normalised(answer: str) -> str:
+def compared_form(answer: str) -> str:
     """What is done besides where the ten humans do not all agree."""
     numbers = _DIGITS_WITH_COMMA.search(answer) is not None
     text = answer
@@ -59,14 +59,14 @@ def normalised(answer: str) -> str:
 
 def vocabulary_form(answer: str) -> str:
     """An answer as the usual vocabularies of answers hold it."""
-    return normalised(answer).replace(",", "")
+    return compared_form(answer).replace(",", "")
 
 
 def accuracy(answer: str, humans: Sequence[str]) -> float:
     """Each human is left out once: min(1, agreeing others / 3), averaged. For ten humans 0, .3, .6, .9 or 1."""
     answer, humans = cleaned(answer), [cleaned(human) for human in humans]
     if len(set(humans)) > 1:
-        answer, humans = normalised(answer), [normalised(human) for human in humans]
+        answer, humans = compared_form(answer), [compared_form(human) for human in humans]
     agree = humans.count(answer)
     others = len(humans) - agree
     return (agree * min(3, agree - 1) + others * min(3, agree)) / (3 * len(humans)) if agree else 0.0

@@ -114,8 +114,6 @@ def bert_folder(source: str) -> str:
 def load_bert(source: str, layers: int) -> tuple[BertModel, Words]:
     """The first layers of a published BERT and its vocabulary, from the Hub, a folder or an installed package."""
     place = bert_folder(source)
-    if layers < 1:
-        raise ValueError(f"model.layers is {layers}, but must be at least 1.")
     transformers.logging.set_verbosity_error()  # weights that are left out (pooler, later layers) are no news
     transformers.logging.disable_progress_bar()
     files = (CONFIG, WORDS, WEIGHTS)

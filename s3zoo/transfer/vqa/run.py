@@ -24,7 +24,7 @@ from s3zoo.transfer.vqa import metric, model
 from s3zoo.transfer.vqa.config import VqaData, VqaRun
 from s3zoo.transfer.vqa.data import (
     Images,
-    Split,
+    VqaSplit,
     VqaTrainData,
     answer_vocabulary,
     fingerprint,
@@ -147,7 +147,7 @@ def donors(images: Sequence[int], control: str) -> dict[int, int]:
 
 @torch.no_grad()
 def predict(
-    network: VqaModel, words: Words, answers: Sequence[str], split: Split, config: VqaData, ranks: Ranks, *,
+    network: VqaModel, words: Words, answers: Sequence[str], split: VqaSplit, config: VqaData, ranks: Ranks, *,
     control: str = "", batch_size: int = 32,
 ) -> dict[int, str]:  # fmt: skip
     """The likeliest answer to every question; each image is encoded once.
