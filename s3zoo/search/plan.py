@@ -31,7 +31,7 @@ from s3zoo.search.course import Course
 from s3zoo.search.forecast import STEP, forecast, typical_macs
 from s3zoo.search.latency_runtime import measured_speed, runner, threads_set, timed_in_turns
 from s3zoo.search.space_search import SpaceSearch
-from s3zoo.search.start import SHARE, known_starts, read_start
+from s3zoo.search.start import SHARE, check_family, known_starts, read_start
 from s3zoo.space import Dim, Space
 from s3zoo.training.config import Data, Train, overridden
 from s3zoo.training.data import ImageData
@@ -45,7 +45,7 @@ WIDTHS = (192, 128, 96, 64, 48, 32, 16)  # of a space
 TEST_SHARE = 0.2  # of images in class folders without splits
 HELD_OUT = 0.2  # of the training images, at most 5,000
 # How the hours are divided; the rest is for measuring, reading and the test images
-SUPERNET, SEARCH, FINAL = 0.30, 0.10, 0.47
+SUPERNET, SEARCH, FINAL = 0.22, 0.08, 0.55
 OVERHEAD = 1.4  # of a training step: optimizer, reading and augmenting images
 EPOCHS, STEPS = 15, 800  # of the supernet and of a network at least, where the hours allow it
 FEW = 10_000  # training images: with fewer, weights that are there are worth more than a space made for the images
@@ -280,6 +280,7 @@ def _around(draft: SearchRun, name: str, start: str, find: _Fitting) -> Iterator
         run, name=draft.name, arch_search=search, controls=controls, space_search=draft.space_search
     )
     if start:
+        check_family(read_start(start), run.space)
         run = _begun(run, start)
         find.reasons.append(Reason("weights", f"the supernet begins with those of {start}", "as asked for"))
     yield run
@@ -334,7 +335,7 @@ class _Fitting:
             ),
             Reason(
                 "space",
-                f"{run.space.name}: {run.space.size():.2g} networks of {run.space.num_stages} stages,"
+                f"{run.space.name}: {run.space.size():.2g} networks,"
                 f" {' to '.join(map(quantity, ends['params']))} parameters,"
                 f" {' to '.join(map(quantity, ends['macs']))} MACs",
                 what if enough else f"{what}; no such space trains as long as it should in the time",

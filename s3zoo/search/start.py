@@ -123,14 +123,18 @@ def _network(place: str) -> Any:
     return model
 
 
+def check_family(start: Start, space: Space) -> None:
+    family = start.model.arch.family
+    if family != space.family:
+        raise ValueError(
+            f"start is {start.name!r}, a network of family {family!r}, but the space {space.name!r} is of"
+            f" {space.family!r}; give another start or space."
+        )
+
+
 def begin(supernet: Supernet, start: Start) -> int:
     """Put the weights into the supernet where they fit; gives how many of its numbers they are."""
-    family = start.model.arch.family
-    if family != supernet.space.family:
-        raise ValueError(
-            f"start is {start.name!r}, a network of family {family!r}, but the space {supernet.space.name!r} is of"
-            f" {supernet.space.family!r}; give another start or space."
-        )
+    check_family(start, supernet.space)
     head, conv = start.model.classifier + ".", start.model.first_conv + ".weight"
     taken = {name: value for name, value in start.weights.items() if not name.startswith(head)}
     target: Any = supernet.subnet(supernet.space.largest())
