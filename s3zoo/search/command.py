@@ -123,7 +123,7 @@ def _search_unasked(arguments: argparse.Namespace) -> int:
             raise ValueError(f"{path} is of a search under another budget, start or hours; give another --out.")
         print(f"{path} is run as it is")
         return _search(arguments, overridden(run, arguments.set), out)
-    options = {"controls": not arguments.no_controls, "runtime": arguments.runtime or "torch"}
+    options: dict[str, Any] = {"controls": not arguments.no_controls, "runtime": arguments.runtime or "torch"}
     options |= {"start": "" if arguments.no_start else arguments.start, "around": arguments.around}
     plan = make_plan(arguments.data, tuple(arguments.budget), hours, **options)
     run = overridden(plan.config, arguments.set)

@@ -104,7 +104,9 @@ def _inside(arch: Arch) -> Space:
         if space.family == arch.family and space.largest() == arch:
             return space
     values = (space := space_around(arch, "inside")).values(arch)
-    dims = (d if d.per_block else replace(d, choices=[c for c in d.choices if c <= values[d.name]]) for d in space.dims)
+    dims = (
+        d if d.per_block else replace(d, choices=tuple(c for c in d.choices if c <= values[d.name])) for d in space.dims
+    )
     return replace(space, dims=tuple(dims))
 
 
