@@ -10,5 +10,8 @@ configs = ["s3zoo.configs", *(f"s3zoo.configs.{name}" for name in find_namespace
 setup(
     packages=[*find_packages(include=["s3zoo", "s3zoo.*"]), *configs, "s3zoo.docs"],
     package_dir={"s3zoo.configs": "configs", "s3zoo.docs": "docs"},
-    package_data={"": ["*.json", "*.md", "*.html", "*.css", "*.js", "*.npz", "*.svg"], "s3zoo": ["weights/*/*", "tables/*"]},
+    package_data={
+        "": ["*.json", "*.md", "*.html", "*.css", "*.js", "*.npz", "*.svg"],
+        "s3zoo": ["weights/*/*", "tables/*"],
+    },
 )

@@ -276,7 +276,8 @@ def _method(run: str) -> str:
 
 def hours(study: Study, runs: Iterable[StudyRun], out: Path) -> str:
     """A table of what each run computes and how long it takes one core, at the speed that this machine shows now."""
-    from s3zoo.search.forecast import Work, forecast, measured_speed, training_forecast
+    from s3zoo.search.forecast import Phase, forecast, training_forecast
+    from s3zoo.search.latency_runtime import measured_speed, training_speed
 
     lines, total = [f"{'run':<24} {'phase':<28} {'TMACs':>8} {'hours':>7}"], 0.0
     speeds: dict[str, tuple[float, float]] = {}
@@ -288,15 +289,15 @@ def hours(study: Study, runs: Iterable[StudyRun], out: Path) -> str:
                 speeds[config.space.family] = measured_speed(config)
             train, score = speeds[config.space.family]
         elif "arch" in config.model_args:
-            work, own = training_forecast(config, study.images)
-            works, (train, score) = [work], speeds.setdefault(config.name, own)
+            works = [training_forecast(config, study.images)]
+            train, score = speeds.setdefault(config.name, training_speed(config))
         else:
-            works, (train, score) = [Work("network not known before")], (1.0, 1.0)
+            works, (train, score) = [Phase("network not known before")], (1.0, 1.0)
         done = "  done" if (out / run.name / "result.json").exists() else ""
         for work in works:
-            seconds, amount = work.seconds(train, score), (work.training + work.scoring) / 1e12
+            seconds, amount = work.seconds(train, score), work.work / 1e12
             total += seconds
-            lines.append(f"{run.name:<24} {work.phase:<28} {amount:>8.1f} {seconds / 3600:>7.2f}{done}")
+            lines.append(f"{run.name:<24} {work.name:<28} {amount:>8.1f} {seconds / 3600:>7.2f}{done}")
     measured = ", ".join(f"{f}: {a / 1e9:.1f} and {b / 1e9:.1f}" for f, (a, b) in speeds.items())
     return "\n".join([*lines, f"{total / 3600:.1f} hours of one core; GMAC/s in training and scoring: {measured}"])
 

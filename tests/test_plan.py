@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+import time
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,9 @@ import pytest
 import torch
 from test_search import search, toy
 
-from s3zoo import cli
-from s3zoo.search import plan, stock
+from s3zoo import cli, cost
+from s3zoo.search import plan, start, stock
+from s3zoo.search.around import network
 from s3zoo.search.budget import Budget
 from s3zoo.search.config import SearchRun
 from s3zoo.training.config import Data, load_config, overridden
@@ -75,6 +77,71 @@ def test_a_plan_fits_the_hours_and_the_budget(images: Path, fast: None, budgets:
         assert word in told
     longer = plan.make_plan(str(images), budgets, 4 * hours).config
     assert longer.supernet.epochs >= run.supernet.epochs and longer.final.train.epochs >= run.final.train.epochs
+
+
+def test_a_plan_around_a_network_keeps_to_its_size_and_to_the_budget(images: Path, fast: None) -> None:
+    arch, _ = network("s3_nano")
+    size = cost.params(arch, num_classes=10, in_chans=1, img_size=8)
+    run = plan.make_plan(str(images), ("latency<=5ms", "params<=1M"), around="s3_nano").config
+    assert run.arch_search.budgets == (f"latency<=5ms, params<={size}", "params<=1M")
+    assert run.space.contains(arch) and run.controls.designed_arch(run.space) == arch and run.hours == 1
+    made = plan.make_plan(str(images), (f"params<={size - 1}",), 0.5, around="s3_nano")
+    assert not made.config.controls.designed and made.config.controls.stock and "not s3_nano itself" in made.told()
+    assert sum(seconds for _, seconds in made.phases) <= 1800
+    begun = plan.make_plan(str(images), around="s3_nano", start="s3_nano", controls=False).config
+    assert (begun.start, begun.final.mode, len(begun.controls)) == ("s3_nano", "finetune", 0)
+
+
+def test_few_images_begin_from_weights_that_fit(images: Path, fast: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there are some, the hours and the budget allow it and they can be had; without a network at once."""
+
+    def planned(*starts: str, budget: str = "params<=60K", hours: float = 1.0, **options) -> tuple[str, str]:
+        monkeypatch.setattr(plan, "known_starts", lambda size, chans: list(starts))
+        made = plan.make_plan(str(images), (budget,), hours, **options)
+        (reason,) = [reason for reason in made.reasons if reason.what == "weights"] or [plan.Reason("", "", "")]
+        assert (made.config.final.mode == "finetune") == (made.config.start != "")
+        return made.config.start, reason.why
+
+    assert planned("s3_nano") == (
+        "s3_nano",
+        "few images; if yours are among those that it was trained on, give --no-start",
+    )
+    assert planned("s3_nano", start="") == ("", "")
+    assert planned() == ("", "none that s3zoo knows is for such images")
+    assert planned("s3_tiny", "s3_nano")[0] == "s3_nano"  # the first is beyond the budget
+    assert "beyond the budget or the hours" in planned("s3_tiny")[1]
+    assert "beyond the budget or the hours" in planned("s3_tiny", budget="params<=1G")[1]
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    begun = time.monotonic()
+    start, why = planned("s3_tiny", budget="params<=1G", hours=1e5)
+    assert start == "" and "s3_tiny" in why and "cannot be" in why and time.monotonic() - begun < 60
+    monkeypatch.setattr(plan, "FEW", 10)
+    assert planned("s3_nano") == ("", "there are 10 training images or more")
+
+
+def test_which_weights_fit_which_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, size in (("a.photos", [3, 32, 32]), ("b.grey", [1, 32, 32]), ("c.digits", [1, 8, 8])):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps({"pretrained_cfg": {"input_size": size}}))
+    monkeypatch.setattr(start, "BUNDLED", tmp_path)
+    found = {shape: start.known_starts(*shape) for shape in ((32, 3), (32, 1), (8, 1), (64, 3), (224, 3), (224, 1))}
+    assert list(found.values()) == [["a.photos"], ["b.grey"], [], [], ["s3_tiny"], []]
+
+
+def test_one_line_from_weights_that_are_there(images: Path, tmp_path: Path, monkeypatch, fast: None, capsys) -> None:
+    """All networks of the supernet go on with its weights; those of timm have none, which is said."""
+    monkeypatch.setattr(stock, "LISTS", {"transformer": ("test_vit",), "cnn": ("lcnet_050",)})
+    words = ["search", "--data", str(images), "--start", "s3_nano", "--hours", "0.002", "--no-report"]
+    assert cli.main([*words, "--out", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "transformer (test_vit), from scratch" in said and "the supernet begins with those of s3_nano" in said
+    rows = {
+        row["control"]: row.get("from_scratch", False)
+        for row in json.loads((tmp_path / "result.json").read_text())["controls"]
+    }
+    assert rows == {"random": False, "transformer": True, "cnn": True}
+    origin = json.loads((tmp_path / "model/config.json").read_text())["s3zoo"]["provenance"]
+    assert origin["base"]["name"] == "s3_nano" and origin["final"].startswith(("finetune", "inherit"))
 
 
 @pytest.mark.parametrize(

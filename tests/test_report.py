@@ -16,7 +16,8 @@ from s3zoo.arch import Arch, S3Block, Stage
 from s3zoo.cli import main
 from s3zoo.files import Records
 from s3zoo.search.command import report
-from s3zoo.search.course import Course, planned
+from s3zoo.search.course import Course
+from s3zoo.search.forecast import planned
 from s3zoo.search.report import data
 from s3zoo.search.report.page import PANELS, state
 from s3zoo.search.report.page import page as page_of

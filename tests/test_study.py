@@ -16,7 +16,9 @@ from toy_search import config as toy
 
 from s3zoo import cli, scored
 from s3zoo.search.budget import Pricer
+from s3zoo.search.config import Controls
 from s3zoo.search.forecast import forecast, training_forecast
+from s3zoo.search.latency_runtime import training_speed
 from s3zoo.study import Study, StudyRun, _at_low_priority, _chosen, _config
 from s3zoo.training.config import TrainRun
 from s3zoo.training.registry import load_config, names
@@ -52,23 +54,25 @@ def test_every_command_of_every_study_is_one_that_the_program_takes(name: str) -
 
 def test_the_forecast_of_a_small_search_written_out() -> None:
     run = replace(toy, arch_search=replace(toy.arch_search, budgets=("macs<=20K",)))
-    works = {work.phase: work for work in forecast(run, 128)}
+    works = {phase.name: phase.work for phase in forecast(run, 128)}
     price = Pricer(**toy.shape)
     low, high = (price(arch)["macs"] for arch in (toy.space.smallest(), toy.space.largest()))
     # 2 epochs, 128 images, forward and backward three times a forward pass: largest, smallest and two of the mean
-    mean = (works["supernet 0"].training / (2 * 128 * 3) - low - high) / 2
+    mean = (works["space0: supernet"] / (2 * 128 * 3) - low - high) / 2
     assert low < mean < high
-    assert works["scores 0"].scoring == pytest.approx(20 * 60 * mean)
-    inside = works["architecture search"].scoring / (12 * 3 * 60)
+    assert works["space0: scores"] == pytest.approx(20 * 60 * mean)
+    inside = works["space1: search"] / (12 * 3 * 60)
     assert low <= inside <= 20_000 < mean
-    assert works["final training (finetune)"].training == pytest.approx(2 * 2 * 128 * 3 * inside)
-    assert list(works) == ["supernet 0", "scores 0", "supernet 1", "architecture search", "final training (finetune)"]
+    assert works["space1: finish"] == pytest.approx(2 * 2 * 128 * 3 * inside)
+    beside = replace(run, controls=Controls(random=True, stock=True), final=replace(run.final, mode="retrain", top=1))
+    controls = {phase.name: phase.work for phase in forecast(beside, 128)}["space1: controls"]
+    # a random network and two of timm's, which are taken to compute half as much again
+    assert controls == pytest.approx((1 + 2 * 1.5) * 2 * 128 * 3 * inside)
 
 
 def test_the_forecast_of_a_training_written_out() -> None:
     run = load_config("cifar10_swin_micro", TrainRun, "train")
-    work, (speed, _) = training_forecast(run, 45_000)
-    assert work.training == 20 * 45_000 * 5_696_208 * 3 and speed > 1e8
+    assert training_forecast(run, 45_000).work == 20 * 45_000 * 5_696_208 * 3 and training_speed(run)[0] > 1e8
 
 
 def test_a_killed_queue_goes_on_and_lists_every_start(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from s3zoo.cards.facts import (
     registered_names,
     weights_source,
 )
-from s3zoo.drawing import quantity, told_latency
+from s3zoo.drawing import quantity, told_control, told_latency
 from s3zoo.models.s3 import timm_differs, timm_model_args
 from s3zoo.picture import draw, feature_map, genes
 
@@ -155,8 +155,7 @@ def _beside(facts: Facts) -> str:
     """What the search bought: networks under the same budget, trained alike."""
     rows = []
     for row in facts.provenance.get("controls") or []:
-        test, name = row["test"], row["control"].replace("_", " ") + (f" ({row['model']})" if "model" in row else "")
-        name += "" if row.get("within_budget", True) else ", beyond the budget"
+        test, name = row["test"], told_control(row)
         costs = quantity(row["params"]), quantity(row["macs"]), f"{row['latency']:.3g}" if "latency" in row else ""
         rows.append((name, f"{test['top1']:.2f}", f"{test['low']:.2f} to {test['high']:.2f}", *costs))
     head = ("Network", "Test top-1", "95 % interval", "Parameters", "MACs", "Latency (ms)")

@@ -100,6 +100,13 @@ def told_latency(check: Mapping[str, Any]) -> str:
     return f"{check['promised']:.3g} ms promised, {measured} ({where_measured(check)})"
 
 
+def told_control(row: Mapping[str, Any]) -> str:
+    """The name of a winner or of a network beside it, as a result has them, with what is not the winner's."""
+    name = row.get("control", "winner").replace("_", " ") + (f" ({row['model']})" if "model" in row else "")
+    name += "" if row.get("within_budget", True) else ", beyond the budget"
+    return name + (", from scratch" if row.get("from_scratch") else "")
+
+
 def duration(seconds: float) -> str:
     """A time in the unit that suits it: 40 s, 12 min, 3.5 h."""
     if seconds < 90:

@@ -109,6 +109,7 @@ class Family:
     stages: int | None = None  # how many an architecture has; None: any number
     has_stem_depth = False  # architectures may have `stem_depth` extra convolutions before the first stage
     reads_tower = False  # networks read a frozen network, which is neither searched nor stored nor counted
+    batch_norms = False  # of which every subnet of a supernet needs statistics of its own
     trading: tuple[str, ...] = ()  # genes along which parameters or MACs may fall; along all others they never do
     dividing: tuple[str, ...] = ()  # genes that divide a width: the more for one branch, the less for the other
     model: str  # "module:class" of the network

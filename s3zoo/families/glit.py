@@ -67,6 +67,7 @@ class GLiT(Family):
     block = GLiTBlock
     patch_size = 16
     stages = 1
+    batch_norms = True
     trading = ("global_heads", "num_heads")  # more global heads are fewer local ones, more heads make each narrower
     dividing = ("global_heads",)
     model = "s3zoo.models.glit:GLiT"

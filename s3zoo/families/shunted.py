@@ -23,6 +23,7 @@ class Shunted(Family):
     patch_size = 4
     stages = len(MERGING_RATES)
     has_stem_depth = True
+    batch_norms = True
     model = "s3zoo.models.shunted:Shunted"
     entrypoint = "shunted"
     official = Official(

@@ -42,10 +42,15 @@ def main(argv: list[str] | None = None) -> int:
         "--from", dest="source", type=Path, metavar="RUN",
         help="instead of a config: search the supernet of this finished run again, with the scores it has",
     )  # fmt: skip
-    parser.add_argument(
+    begin = parser.add_mutually_exclusive_group()
+    begin.add_argument(
         "--start", metavar="PLACE",
         help="begin from weights that are there, and train a fifth of the epochs: the file of an official AutoFormer"
         " supernet, a network (name, folder, hf-hub:…), the folder of a finished search",
+    )  # fmt: skip
+    begin.add_argument(
+        "--no-start", action="store_true",
+        help="begin from random weights (with --data and without a config, few images begin from weights that fit)",
     )  # fmt: skip
     parser.add_argument(
         "--around", metavar="NETWORK",
@@ -86,9 +91,9 @@ def main(argv: list[str] | None = None) -> int:
     settings += [f"hours={arguments.hours}"] if arguments.hours is not None else []
     if arguments.no_controls:
         settings += [f"controls.{name}={value}" for name, value in to_dict(Controls()).items()]
-    named = (arguments.config, arguments.source, arguments.start, arguments.around)
-    if arguments.data is not None and not any(named) and not arguments.show:
-        return _search_unasked(arguments, settings)
+    settings += ["start="] if arguments.no_start else []
+    if arguments.data is not None and not (arguments.config or arguments.source or arguments.show):
+        return _search_unasked(arguments)
     config = _config(arguments)
     if arguments.around:
         from s3zoo.search.around import around  # torch is needed from here on
@@ -102,7 +107,7 @@ def main(argv: list[str] | None = None) -> int:
     return _search(arguments, overridden(config, settings))
 
 
-def _search_unasked(arguments: argparse.Namespace, settings: list[str]) -> int:
+def _search_unasked(arguments: argparse.Namespace) -> int:
     """Write a config for these images and this machine, show it and run it; one that is there already is run."""
     from s3zoo.search.plan import check_images, make_plan
 
@@ -110,14 +115,18 @@ def _search_unasked(arguments: argparse.Namespace, settings: list[str]) -> int:
     path, hours = out / "config.py", 1.0 if arguments.hours is None else arguments.hours
     if path.exists():
         run = load_config(str(path), SearchRun, "search")
-        wanted = (tuple(arguments.budget) or run.arch_search.budgets, arguments.hours or run.hours)
-        if wanted != (run.arch_search.budgets, run.hours):
-            raise ValueError(f"{path} is of a search under another budget or of other hours; give another --out.")
+        budgets = arguments.budget or run.arch_search.budgets  # those of a space around a network limit its size, too
+        same = len(budgets) == len(run.arch_search.budgets) and all(
+            map(str.startswith, run.arch_search.budgets, budgets)
+        )
+        if not same or (arguments.hours or run.hours, arguments.start or run.start) != (run.hours, run.start):
+            raise ValueError(f"{path} is of a search under another budget, start or hours; give another --out.")
         print(f"{path} is run as it is")
-        return _search(arguments, overridden(run, settings), out)
-    controls, runtime = not arguments.no_controls, arguments.runtime or "torch"
-    plan = make_plan(arguments.data, tuple(arguments.budget), hours, controls=controls, runtime=runtime)
-    run = overridden(plan.config, settings)
+        return _search(arguments, overridden(run, arguments.set), out)
+    options: dict[str, Any] = {"controls": not arguments.no_controls, "runtime": arguments.runtime or "torch"}
+    options |= {"start": "" if arguments.no_start else arguments.start, "around": arguments.around}
+    plan = make_plan(arguments.data, tuple(arguments.budget), hours, **options)
+    run = overridden(plan.config, arguments.set)
     print(plan.told(), flush=True)
     check_images(run, print)
     if arguments.dry_run:

@@ -182,15 +182,21 @@ class SearchRun(Run):
             raise ValueError(f"final.use_held_out is True, but {reason}; set final.use_held_out=false.")
 
     def _check_controls(self) -> None:
-        """Networks are compared after the same training, and only the supernet's own could go on with its weights."""
-        if self.controls and self.final.mode != "retrain":
+        """Networks are compared after the same training; finetuned ones begin with the supernet's weights, and those
+        of timm, which has none there, are said to begin from scratch."""
+        if self.controls and self.final.mode == "inherit":
             raise ValueError(
-                f"controls are set, but final.mode is {self.final.mode!r}, which begins with the supernet's weights;"
-                " set final.mode=retrain, so that all networks are trained alike."
+                "controls are set, but final.mode is 'inherit', which trains nothing; set final.mode=retrain, so that"
+                " all networks are trained alike, or final.mode=finetune."
             )
         if self.controls.designed:
-            self.controls.designed_arch(self.space)
-            if any("latency" in budget for budget in self.arch_search.budgets):
+            inside = self.space.contains(self.controls.designed_arch(self.space))
+            if not inside and self.final.mode == "finetune":
+                raise ValueError(
+                    "controls.designed is no network of the space, so it has no weights to be finetuned; set"
+                    " final.mode=retrain."
+                )
+            if not inside and any("latency" in budget for budget in self.arch_search.budgets):
                 raise ValueError(
                     "controls.designed is set, but a budget limits latency, which is measured for the blocks of the"
                     " space only; leave one of them."

@@ -1,4 +1,4 @@
-"""The course of a run: which phases it has, how long each took, and how much time is left.
+"""The course of a run: how long each of its phases took, and how much time is left.
 
 Seconds are kept in `clock.json` of the run's folder, the one file that differs between two runs with the same bits:
 
@@ -13,70 +13,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from s3zoo.drawing import duration
 from s3zoo.files import check_fields, read_json, write_json
+from s3zoo.search.forecast import PASSES, Macs, Phase, planned
 from s3zoo.training.config import to_dict
 
-BACKWARD = 3  # a training step takes about as long as so many forward passes
 EVERY = 20.0  # seconds between two savings of the clock: a kill loses no more
-
-
-class Phase(NamedTuple):
-    name: str
-    images: int = 0  # that its networks see at most: images x networks
-    training: bool = False
-
-    @property
-    def work(self) -> int:
-        """In forward passes of an image."""
-        return self.images * (BACKWARD if self.training else 1)
-
-
-def planned(
-    config: Mapping[str, Any], train_images: int = 0, *, last: int | None = None, visited: int = 0
-) -> list[Phase]:
-    """The phases of a run with this config (as run.json has it), in their order.
-
-    `last` is the space that is searched for the result, `visited` how many are visited: where the space search stays
-    or goes back these are known when it ends; before, they are as the config has them.
-    """
-    moves, search, final, data = (config[key] for key in ("space_search", "arch_search", "final", "data"))
-    glit = config["hierarchy"] == "glit"
-    shifts = 0 if moves["method"] == "none" else moves["iterations"]
-    spaces = visited or (2 if glit else shifts + 1)
-    last = spaces - 1 if last is None else last
-    held_out, budgets = data["holdout"], max(1, len(search["budgets"]))
-    supernet = config["supernet"]
-    networks = 4 if supernet["sampling"] == "sandwich" else 1
-    dims = sum(len(dim["choices"]) > 1 for dim in config["space"]["dims"])
-    asked = moves["samples"] if moves["method"] == "s3" else 2 * moves["pairs"] * dims
-    scored = search["population"] * search["generations"] * budgets
-    trained = (0 if final["mode"] == "inherit" else final["train"]["epochs"]) * train_images
-
-    def searched(index: int) -> list[Phase]:
-        finish = Phase(f"space{index}: finish", budgets * final["top"] * (trained or held_out), trained > 0)
-        return [Phase(f"space{index}: search", scored * held_out), finish]
-
-    found = []
-    for index in range(spaces):
-        if not config["supernet_weights"]:
-            found.append(Phase(f"space{index}: supernet", supernet["epochs"] * train_images * networks, True))
-        if moves["random_samples"]:
-            found.append(Phase(f"space{index}: random networks", moves["random_samples"] * held_out))
-        if glit:
-            found += searched(index)
-        elif index < shifts:
-            found += searched(index) if moves["search_each_space"] else []
-            found.append(Phase(f"space{index}: scores", asked * held_out))
-    if moves["audit"]:
-        epochs = 2 * final["train"]["epochs"]
-        found.append(Phase(f"space{last}: audit", moves["audit"] * epochs * train_images, True))
-    found += [phase for phase in searched(last) if phase.name not in {each.name for each in found}]
-    if controls := sum(map(bool, config.get("controls", {}).values())):
-        found.append(Phase(f"space{last}: controls", budgets * controls * trained, True))
-    return [*found, Phase("test images", held_out)]
 
 
 def read_clock(path: Path) -> dict[str, Any]:
@@ -97,12 +41,12 @@ class Course:
 
     def __init__(
         self, folder: Path, config: Mapping[str, Any], train_images: int, log: Any, *, write: bool = True,
-        run: str = "", clock: Callable[[], float] = time.monotonic,
+        run: str = "", clock: Callable[[], float] = time.monotonic, macs: Macs = PASSES,
     ) -> None:  # fmt: skip
         self._path, self._config, self._images = folder / "clock.json", config, train_images
         self._log, self._write, self._run, self._clock = log, write, run, clock
-        self._known: dict[str, int] = {}
-        self.phases = planned(config, train_images)
+        self._known: dict[str, Any] = {"macs": macs}
+        self.phases = planned(config, train_images, **self._known)
         there = write and self._path.exists()
         kept = read_clock(self._path) if there else {"phases": []}
         self.seconds: dict[str, float] = {row["name"]: row["seconds"] for row in kept["phases"]}
@@ -115,7 +59,7 @@ class Course:
 
     def ends(self, *, last: int, visited: int) -> None:
         """The space search is over: so many spaces were visited, and this one gives the result."""
-        self._known = {"last": last, "visited": visited}
+        self._known |= {"last": last, "visited": visited}
         self.phases = planned(self._config, self._images, **self._known)
 
     def follow(self, run: Any) -> None:

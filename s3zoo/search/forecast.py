@@ -1,77 +1,120 @@
-"""How much a search will compute, phase by phase, before anything is trained."""
+"""The phases of a search and how much each computes, before anything is trained."""
 
 from __future__ import annotations
 
 import random
 import statistics
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from s3zoo import cost
 from s3zoo.arch import Arch
+from s3zoo.families import FAMILIES
 from s3zoo.search.budget import Budget, Feasible, Pricer, extents
-from s3zoo.search.config import SearchRun
-from s3zoo.space import Space, glit_details, glit_split
-from s3zoo.training.config import TrainRun
+from s3zoo.space import Space
+from s3zoo.training.config import TrainRun, to_dict
 
 DRAWN = 200  # networks behind a mean
-BACKWARD = 2  # a backward pass computes about twice as much as a forward pass
+STEP = 3  # a training step computes about as much as so many forward passes
 
 
-class Work(NamedTuple):
-    """Multiply-adds of one phase, by how they are computed: whole training steps, and forward passes alone."""
+class Macs(NamedTuple):
+    """Multiply-adds of a forward pass of one image; as they stand, forward passes are counted."""
 
-    phase: str
-    training: float = 0.0
-    scoring: float = 0.0
+    supernet: float = 1.0  # the mean of the networks that a step of the supernet trains
+    drawn: float = 1.0  # of random networks of the space
+    searched: float = 1.0  # of those within the budgets
+
+
+PASSES = Macs()
+
+
+class Phase(NamedTuple):
+    """What is computed at most; racing saves a part of it."""
+
+    name: str
+    images: int = 0  # that its networks see: images x networks
+    training: bool = False
+    macs: float = 1.0  # of a forward pass
+
+    @property
+    def work(self) -> float:
+        return self.images * self.macs * (STEP if self.training else 1)
 
     def seconds(self, training: float, scoring: float) -> float:
-        """At so many multiply-adds per second."""
-        return self.training / training + self.scoring / scoring
+        """At so much work per second."""
+        return self.work / (training if self.training else scoring)
 
 
-def forecast(run: SearchRun, images: int) -> list[Work]:
-    """The phases of a run with so many training images (after the held-out ones are taken away).
+def planned(
+    config: Mapping[str, Any], train_images: int = 0, *, last: int | None = None, visited: int = 0, macs: Macs = PASSES
+) -> list[Phase]:
+    """The phases of a run with this config (as run.json has it), in their order.
 
-    Spaces that are still to be found are taken to be like the first. Racing saves a part of the scoring that is not
-    known before.
+    `last` is the space that is searched for the result, `visited` how many are visited: where the space search stays
+    or goes back these are known when it ends; before, they are as the config has them. Later spaces are taken to be
+    like the first.
     """
-    price, moves, search = Pricer(**run.priced), run.space_search, run.arch_search
-    shifts = moves.iterations if moves.method != "none" else 0
-    spaces = [run.space] * (shifts + 1)
-    if run.hierarchy == "glit":
-        spaces = [glit_split(run.space), glit_details(run.space, run.space.sample(random.Random(0)))]
-    budgets = [Budget.parse(text) for text in search.budgets] or [moves.budget]
-    held_out = run.data.holdout
-    phases = []
-    for index, space in enumerate(spaces):
-        mean = mean_macs(space, Budget(), price)
-        if not run.supernet_weights:
-            low, high = extents(space, price)["macs"]
-            step = low + high + 2 * mean if run.supernet.sampling == "sandwich" else mean
-            phases.append(Work(f"supernet {index}", training=_trained(run.supernet.epochs, images, step)))
-        scores = moves.random_samples
-        if index < shifts:
-            scores += moves.samples if moves.method == "s3" else 2 * moves.pairs * len(space.searched)
-        if scores:
-            phases.append(Work(f"scores {index}", scoring=scores * held_out * mean))
-    searched = len(spaces) if run.hierarchy == "glit" or moves.search_each_space else 1
-    for budget in budgets:
-        mean = mean_macs(run.space, budget, price)
-        scores = search.population * search.generations * (searched + run.controls.random_search)
-        phases.append(Work("architecture search", scoring=scores * held_out * mean))
-        if run.final.mode != "inherit":
-            extra = held_out if run.final.use_held_out else 0
-            one = _trained(run.final.train.epochs, images + extra, mean)
-            phases.append(Work(f"final training ({run.final.mode})", training=one * searched * run.final.top))
-            if run.controls:
-                phases.append(Work(f"{len(run.controls)} controls", training=one * len(run.controls)))
-    if moves.audit:
-        mean = mean_macs(run.space, Budget(), price)
-        each = sum(_trained(train.epochs, images, mean) for train in run.audit_trains.values())
-        phases.append(Work("audit", training=each * moves.audit, scoring=moves.audit * held_out * mean))
-    return phases
+    moves, search, final, data = (config[key] for key in ("space_search", "arch_search", "final", "data"))
+    glit = config["hierarchy"] == "glit"
+    shifts = 0 if moves["method"] == "none" else moves["iterations"]
+    spaces = visited or (2 if glit else shifts + 1)
+    last = spaces - 1 if last is None else last
+    held_out, budgets = data["holdout"], max(1, len(search["budgets"]))
+    supernet, controls = config["supernet"], config.get("controls", {})
+    networks = 4 if supernet["sampling"] == "sandwich" else 1
+    dims = sum(len(dim["choices"]) > 1 for dim in config["space"]["dims"])
+    asked = moves["samples"] if moves["method"] == "s3" else 2 * moves["pairs"] * dims
+    norms = search["calibration_images"] if FAMILIES[config["space"]["family"]].batch_norms else 0
+    scored = search["population"] * search["generations"] * budgets * (held_out + norms)
+    epochs = 0 if final["mode"] == "inherit" else final["train"]["epochs"]
+    trained = epochs * (train_images + (held_out if final.get("use_held_out") else 0))
+
+    def searched(index: int) -> list[Phase]:
+        finish = budgets * final["top"] * (trained or held_out)
+        return [
+            Phase(f"space{index}: search", scored, macs=macs.searched),
+            Phase(f"space{index}: finish", finish, trained > 0, macs.searched),
+        ]
+
+    found = []
+    for index in range(spaces):
+        if not config["supernet_weights"]:
+            passes = supernet["epochs"] * train_images * networks
+            found.append(Phase(f"space{index}: supernet", passes, True, macs.supernet))
+        if moves["random_samples"]:
+            found.append(Phase(f"space{index}: random networks", moves["random_samples"] * held_out, macs=macs.drawn))
+        if glit:
+            found += searched(index)
+        elif index < shifts:
+            found += searched(index) if moves["search_each_space"] else []
+            found.append(Phase(f"space{index}: scores", asked * held_out, macs=macs.drawn))
+    if moves["audit"]:
+        finetuned = config.get("audit_finetune", {}).get("epochs") or final["train"]["epochs"]
+        passes = moves["audit"] * (finetuned + final["train"]["epochs"]) * train_images
+        found.append(Phase(f"space{last}: audit", passes, True, macs.drawn))
+    found += [phase for phase in searched(last) if phase.name not in {each.name for each in found}]
+    if any(controls.values()):
+        # timm's are two, which may compute more than the winner at the same latency
+        count = sum(map(bool, controls.values())) + 2 * bool(controls.get("stock"))
+        passes = budgets * count * trained + (scored // STEP if controls.get("random_search") else 0)
+        found.append(Phase(f"space{last}: controls", passes, True, macs.searched))
+    return [*found, Phase("test images", held_out, macs=macs.searched)]
+
+
+def forecast(run: Any, images: int) -> list[Phase]:
+    """The phases of a SearchRun with so many training images, without those held out, in multiply-adds."""
+    return planned(to_dict(run), images, macs=typical_macs(run))
+
+
+def typical_macs(run: Any) -> Macs:
+    """Of the networks of a SearchRun."""
+    price, search = Pricer(**run.priced), run.arch_search
+    drawn = mean_macs(run.space, Budget(), price)
+    budgets = [Budget.parse(text) for text in search.budgets] or [run.space_search.budget]
+    low, high = extents(run.space, price)["macs"]
+    supernet = (low + high + 2 * drawn) / 4 if run.supernet.sampling == "sandwich" else drawn
+    return Macs(supernet, drawn, statistics.fmean(mean_macs(run.space, budget, price) for budget in budgets))
 
 
 def mean_macs(space: Space, budget: Budget, price: Pricer) -> float:
@@ -80,67 +123,21 @@ def mean_macs(space: Space, budget: Budget, price: Pricer) -> float:
     rng = random.Random(0)
     for allowed in (Budget(limits), Budget()):
         feasible = Feasible(space, allowed, price)
+        if feasible.draw(rng) is None:  # what was not found once is not looked for so many times
+            continue
         drawn = [feasible.draw(rng) for _ in range(DRAWN)]
         if found := [price(arch)["macs"] for arch in drawn if arch is not None]:
             return statistics.fmean(found)
     raise AssertionError("a space has networks")
 
 
-def _trained(epochs: int, images: int, macs: float) -> float:
-    return epochs * images * macs * (1 + BACKWARD)
+def shape_of(run: TrainRun) -> dict[str, int]:
+    """What its network is built for."""
+    data = run.data
+    return {"img_size": data.img_size, "in_chans": data.in_chans, "num_classes": data.num_classes}
 
 
-def training_forecast(run: TrainRun, images: int) -> tuple[Work, tuple[float, float]]:
-    """What a training of a network of ours computes, and the speed at which this machine does it now."""
-    arch = Arch.parse(run.model_args["arch"])
-    shape = {"img_size": run.data.img_size, "in_chans": run.data.in_chans, "num_classes": run.data.num_classes}
-    work = Work(f"{run.train.epochs} epochs", training=_trained(run.train.epochs, images, cost.macs(arch, **shape)))
-    return work, speed_of(arch, shape, run.train.batch_size)
-
-
-def measured_speed(
-    run: SearchRun, seconds: float = 3.0, *, threads: int = 1, clock: Callable[[], float] = time.process_time
-) -> tuple[float, float]:
-    """Multiply-adds per second in training and in scoring, of a network of the space."""
-    price = Pricer(**run.priced)
-    limits = Budget.parse((*run.arch_search.budgets, "")[0]).limits
-    known = Budget({metric: limit for metric, limit in limits.items() if metric != "latency"})
-    arch = Feasible(run.space, known, price).draw(random.Random(0)) or run.space.smallest()
-    return speed_of(arch, run.shape, run.supernet.batch_size, seconds, threads=threads, clock=clock)
-
-
-def speed_of(
-    arch: Arch, shape: Mapping[str, Any], batch: int, seconds: float = 3.0, *, threads: int = 1,
-    clock: Callable[[], float] = time.process_time,
-) -> tuple[float, float]:  # fmt: skip
-    """Multiply-adds per second in training and in scoring, of this network."""
-    import torch
-
-    from s3zoo.models import MODELS
-
-    before = torch.get_num_threads()
-    with torch.random.fork_rng(devices=[]):
-        model = MODELS[arch.family](arch, **shape)
-        images = torch.randn(batch, shape["in_chans"], shape["img_size"], shape["img_size"])
-    macs = cost.macs(arch, **shape) * batch
-
-    def train() -> None:
-        model.train()(images).square().mean().backward()
-
-    def score() -> None:
-        with torch.no_grad():
-            model.eval()(images)
-
-    def speed(step: Callable[[], None], passes: int) -> float:
-        step()
-        begun, count = clock(), 0
-        while clock() - begun < seconds:
-            step()
-            count += 1
-        return count * passes * macs / (clock() - begun)
-
-    torch.set_num_threads(threads)
-    try:
-        return speed(train, 1 + BACKWARD), speed(score, 1)
-    finally:
-        torch.set_num_threads(before)
+def training_forecast(run: TrainRun, images: int) -> Phase:
+    """What a training of a network of ours computes."""
+    macs = cost.macs(Arch.parse(run.model_args["arch"]), **shape_of(run))
+    return Phase(f"{run.train.epochs} epochs", run.train.epochs * images, True, macs)

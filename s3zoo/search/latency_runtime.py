@@ -1,4 +1,5 @@
-"""How long whole networks take, in the runtime that people deploy them with: PyTorch as it is, compiled, or ONNX.
+"""How long whole networks take, in the runtime that people deploy them with: PyTorch as it is, compiled, or ONNX; and
+how fast this machine trains and scores them.
 
 Networks are timed in turns, so that a slow second of the machine falls on all of them, and of many passes the lowest
 tenth counts: what disturbs a pass only ever makes it slower. On one thread of a CPU the clock is the processor time of
@@ -7,14 +8,23 @@ that thread, which stands still while other programs have the processor.
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+from s3zoo import cost
+from s3zoo.arch import Arch
+from s3zoo.models import MODELS
+from s3zoo.search.budget import Budget, Feasible, Pricer
+from s3zoo.search.config import SearchRun
+from s3zoo.search.forecast import STEP, shape_of
+from s3zoo.training.config import TrainRun
 
 SECONDS = 1.0  # networks that take next to nothing are run more often, until they took so long together
 MOST = 20  # times as often
@@ -104,3 +114,55 @@ def _onnx_runner(model: nn.Module, images: Tensor, threads: int) -> Callable[[],
     session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     feed = {"image": images.numpy()}
     return lambda: session.run(None, feed)
+
+
+# How fast a machine trains and scores
+
+
+def measured_speed(
+    run: SearchRun, seconds: float = 3.0, *, threads: int = 1, clock: Callable[[], float] = time.process_time
+) -> tuple[float, float]:
+    """Multiply-adds per second in training and in scoring, of a network of the space."""
+    price = Pricer(**run.priced)
+    limits = Budget.parse((*run.arch_search.budgets, "")[0]).limits
+    known = Budget({metric: limit for metric, limit in limits.items() if metric != "latency"})
+    arch = Feasible(run.space, known, price).draw(random.Random(0)) or run.space.smallest()
+    return speed_of(arch, run.shape, run.supernet.batch_size, seconds, threads=threads, clock=clock)
+
+
+def training_speed(run: TrainRun) -> tuple[float, float]:
+    """The same of a network of ours that is trained alone."""
+    return speed_of(Arch.parse(run.model_args["arch"]), shape_of(run), run.train.batch_size)
+
+
+def speed_of(
+    arch: Arch, shape: Mapping[str, Any], batch: int, seconds: float = 3.0, *, threads: int = 1,
+    clock: Callable[[], float] = time.process_time,
+) -> tuple[float, float]:  # fmt: skip
+    """Multiply-adds per second in training and in scoring, of this network."""
+    before = torch.get_num_threads()
+    with torch.random.fork_rng(devices=[]):
+        model = MODELS[arch.family](arch, **shape)
+        images = torch.randn(batch, shape["in_chans"], shape["img_size"], shape["img_size"])
+    macs = cost.macs(arch, **shape) * batch
+
+    def train() -> None:
+        model.train()(images).square().mean().backward()
+
+    def score() -> None:
+        with torch.no_grad():
+            model.eval()(images)
+
+    def speed(step: Callable[[], None], passes: int) -> float:
+        step()
+        begun, count = clock(), 0
+        while clock() - begun < seconds:
+            step()
+            count += 1
+        return count * passes * macs / (clock() - begun)
+
+    torch.set_num_threads(threads)
+    try:
+        return speed(train, STEP), speed(score, 1)
+    finally:
+        torch.set_num_threads(before)

@@ -451,6 +451,8 @@ def finish_stock(context: Context, place: Path, found: Found, train: Train) -> d
         for kind in stock.LISTS:
             near = stock.nearest(kind, run.shape, context.pricer(winner), found.budget, latency)
             chosen |= {} if near is None else {kind: near}
+            if run.final.mode == "finetune" and near is not None:
+                chosen[kind]["from_scratch"] = True  # others begin with the supernet's weights
         write_json(path, chosen)
     context.ranks.wait()
     finished = {}

@@ -11,6 +11,7 @@ import dataclasses
 import math
 import os
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,16 +19,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from s3zoo.arch import Arch
 from s3zoo.drawing import duration, quantity
 from s3zoo.files import Records
 from s3zoo.models import MODELS
+from s3zoo.search.around import around as around_network
+from s3zoo.search.around import network, space_around
 from s3zoo.search.budget import Budget, Pricer, extents
 from s3zoo.search.config import ArchSearch, Controls, Final, SearchRun
 from s3zoo.search.course import Course
-from s3zoo.search.forecast import forecast, mean_macs, measured_speed
-from s3zoo.search.latency_runtime import runner, threads_set, timed_in_turns
+from s3zoo.search.forecast import STEP, forecast, typical_macs
+from s3zoo.search.latency_runtime import measured_speed, runner, threads_set, timed_in_turns
 from s3zoo.search.space_search import SpaceSearch
-from s3zoo.space import Space, s3_space
+from s3zoo.search.start import SHARE, check_family, known_starts, read_start
+from s3zoo.space import Dim, Space
 from s3zoo.training.config import Data, Train, overridden
 from s3zoo.training.data import ImageData
 from s3zoo.training.distributed import Ranks
@@ -36,13 +41,15 @@ from s3zoo.training.splits import TEST_NAMES, TRAIN_NAMES, balanced_order, open_
 
 SAMPLE = 200  # training images that are looked at
 SIZES = (8, 16, 32, 64, 96, 128, 224)  # of images, in pixels
-WIDTHS = (96, 64, 48, 32, 24, 16, 8)  # the narrowest choice of a space
+WIDTHS = (192, 128, 96, 64, 48, 32, 16)  # of a space
 TEST_SHARE = 0.2  # of images in class folders without splits
 HELD_OUT = 0.2  # of the training images, at most 5,000
 # How the hours are divided; the rest is for measuring, reading and the test images
-SUPERNET, SEARCH, FINAL = 0.40, 0.12, 0.33
+SUPERNET, SEARCH, FINAL = 0.22, 0.08, 0.55
 OVERHEAD = 1.4  # of a training step: optimizer, reading and augmenting images
-EPOCHS = 15  # of the supernet and of a network at least, where the hours allow it
+EPOCHS, STEPS = 15, 800  # of the supernet and of a network at least, where the hours allow it
+FEW = 10_000  # training images: with fewer, weights that are there are worth more than a space made for the images
+CALIBRATION = 128  # images for the batch norms of a network that is scored
 
 
 class Reason(NamedTuple):
@@ -70,21 +77,37 @@ class Plan:
 
 
 def make_plan(
-    root: str, budgets: tuple[str, ...] = (), hours: float = 1.0, *, controls: bool = True, runtime: str = "torch"
-) -> Plan:
-    """Everything about a search on these images, on this machine, in so many hours."""
+    root: str, budgets: tuple[str, ...] = (), hours: float = 1.0, *, controls: bool = True, runtime: str = "torch",
+    start: str | None = None, around: str | None = None,
+) -> Plan:  # fmt: skip
+    """Everything about a search on these images, on this machine, in so many hours.
+
+    `start` is where the supernet begins; "" is from random weights, and None lets the plan decide. `around` is a
+    network whose dimensions the space has.
+    """
     if not 0 < hours < math.inf:
         raise ValueError(f"--hours is {hours}, but must be above 0.")
     limits = [Budget.parse(text) for text in budgets]
     data, reasons = look(root)
     images = len(open_split(data, data.train_split)) - data.holdout
-    cores = os.cpu_count() or 1
-    run, speeds = _fitting(
-        _draft(root, data, budgets, hours, controls, runtime, images), limits, images, cores, reasons
-    )
-    run = _timed(run, images, speeds)
+    draft = _draft(root, data, budgets, hours, controls, runtime, images)
+    find = _Fitting(limits, images, reasons)
+    if around:
+        fit = find.first(_around(draft, around, start or "", find), 1, f"around {around}", must=True)
+    elif start:
+        found = read_start(start)
+        runs = _from_start(draft, start, found.space, found.side)
+        fit = find.first(runs, 1, f"what {found.name} holds", must=True)
+        reasons.append(Reason("weights", f"the supernet begins with those of {found.name}", "as asked for"))
+    else:
+        fit = find.begun(draft) if start is None else None
+        fit = fit or find.first(
+            _made(draft), 2, "family glit, one head of four attends, the others convolve", must=True
+        )
+    assert fit is not None
+    run, speeds = fit.run, fit.speeds
     search, final = run.arch_search, run.final.train
-    seconds = hours * 3600
+    seconds, begun = hours * 3600, "from the supernet's weights" if run.start else "from scratch"
     reasons += [
         Reason(
             "supernet", f"{run.supernet.epochs} epochs of batch {run.supernet.batch_size}",
@@ -95,15 +118,15 @@ def make_plan(
             f"{SEARCH:.0%} of the time, without what racing saves",
         ),
         Reason(
-            "final training", f"{final.epochs} epochs from scratch", f"{FINAL:.0%} of the time for the winner"
-            + (f" and {len(run.controls)} networks beside it, trained alike" if controls else ""),
+            "final training", f"{final.epochs} epochs {begun}", f"{FINAL:.0%} of the time for the winner"
+            + (f" and {len(run.controls)} networks beside it" if run.controls else ""),
         ),
     ]  # fmt: skip
-    phases = [("measuring, reading", 0.03 * seconds)]
+    phases = [("measuring, reading", 0.05 * seconds)]
     phases += [
-        (phase.phase, phase.seconds(*speeds) * (OVERHEAD if phase.training else 1)) for phase in forecast(run, images)
+        (phase.name, phase.seconds(*speeds) * (OVERHEAD if phase.training else 1)) for phase in forecast(run, images)
     ]
-    return Plan(run, reasons, [*phases, ("test images, report", 0.02 * seconds)])
+    return Plan(run, reasons, [*phases, ("report", 0.02 * seconds)])
 
 
 # The images
@@ -167,15 +190,27 @@ def at_size(data: Data, size: int) -> Data:
 
 
 def space_of(size: int, width: int) -> Space:
-    """S3's kind of space for images of this size: all stages begin with the same choices."""
-    patch = 2 if size <= 32 else 4 if size <= 96 else 8
-    windows = {8: (2, 4), 224: (7, 14)}.get(size, (4, 8))
-    head = 8 if width < 16 else 16
-    return s3_space(
-        f"s3_{size}_{width}", depth=(1, 2, 3), embed=(width, 2 * width, 3 * width), window=windows, heads=(1, 2, 3),
-        mlp=(1.0, 2.0, 3.0), steps=(1, width, windows[0], 1, 1.0), head_dim=head, num_stages=2 if size == 8 else 3,
+    """GLiT's kind of space for images of this size: one head of four attends, the others are convolutions of the map.
+
+    The width is the same for all networks, so that the same channels attend in all of them.
+    """
+    patch = {8: 2, 224: 16}.get(size, size // 8)
+    return Space(
+        f"glit_{size}_{width}",
+        "glit",
+        (
+            Dim("depth", (1, 2, 3, 4, 5, 6), step=1),
+            Dim("embed_dim", (width,)),
+            Dim("num_heads", (4,)),
+            Dim("global_heads", (1,)),
+            Dim("head_dim", (max(8, width // 4),)),
+            Dim("kernel_size", (3, 5, 7), step=2, per_block=True),
+            Dim("expansion", (1, 2), step=1, per_block=True),
+            Dim("mlp_ratio", (1, 2, 3), step=1, per_block=True),
+            Dim("locality", ("conv2d",)),
+        ),
         patch_size=patch,
-    )  # fmt: skip
+    )
 
 
 def _draft(
@@ -184,6 +219,9 @@ def _draft(
     """All but the space and the lengths of the phases."""
     batch = max(8, min(128, 2 ** int(math.log2(max(8, images / 16)))))
     train = Train(batch_size=batch, lr=2e-3, warmup_epochs=1, drop_path=0.0, checkpoint_seconds=60)
+    search = ArchSearch(
+        budgets=budgets, racing=True, latency_threads=1, latency_runtime=runtime, calibration_images=CALIBRATION
+    )
     return SearchRun(
         name="".join(c if c.isalnum() else "_" for c in Path(root).resolve().name) or "mine",
         data=data,
@@ -191,102 +229,192 @@ def _draft(
         # A step of the sandwich costs five times as much: fewer steps in the same time (see cifar10_s3_2core).
         supernet=dataclasses.replace(train, sampling="uniform"),
         space_search=SpaceSearch(method="none"),
-        arch_search=ArchSearch(budgets=budgets, racing=True, latency_threads=1, latency_runtime=runtime),
+        arch_search=search,
         final=Final(mode="retrain", train=train),
         controls=Controls(random=controls, stock=controls),
         hours=hours,
     )
 
 
-def _fitting(
-    run: SearchRun, limits: list[Budget], images: int, cores: int, reasons: list[Reason]
-) -> tuple[SearchRun, tuple[float, float]]:
-    """The largest images and the widest space that the budgets and the hours allow; the speeds that they have."""
-    sizes = [size for size in reversed(SIZES) if size <= run.data.img_size]
-    wished, found, speeds, enough = sizes[0], None, (1.0, 1.0), False
-    for size in sizes:
-        data = at_size(run.data, size)
-        fits = [
-            width
-            for width in WIDTHS
-            if _within(dataclasses.replace(run, data=data, space=space_of(size, width)), limits)
-        ]
-        fastest: tuple[float, float] | None = None
-        for width in fits:
-            found = dataclasses.replace(run, data=data, space=space_of(size, width), threads=1)
-            if fastest is None:
-                fastest = measured_speed(found, 1.5, clock=time.perf_counter)
-                if cores > 1:
-                    shared = measured_speed(found, 1.5, threads=cores, clock=time.perf_counter)
-                    many = shared[0] > 1.1 * fastest[0]
-                    fastest, threads = (shared, cores) if many else (fastest, 1)
-                else:
-                    threads = 1
-            speeds, found = fastest, dataclasses.replace(found, threads=threads)
-            trial = _timed(found, images, speeds)
-            if enough := min(trial.supernet.epochs, trial.final.train.epochs) >= EPOCHS:
+def _made(draft: SearchRun) -> Iterator[SearchRun]:
+    """Spaces made for the images, from the largest images and the widest networks on."""
+    for size in (size for size in reversed(SIZES) if size <= draft.data.img_size):
+        for width in WIDTHS:
+            yield dataclasses.replace(draft, data=at_size(draft.data, size), space=space_of(size, width))
+
+
+def _from_start(draft: SearchRun, place: str, space: Space, side: int) -> Iterator[SearchRun]:
+    """The space of these weights, for images as large as they know, then for smaller ones.
+
+    Images are enlarged to that, as is usual; the last stage keeps a map of two patches a side.
+    """
+    smallest = 2 * space.patch_size * 2 ** (space.num_stages - 1)
+    for size in [side, *(size for size in reversed(SIZES) if smallest <= size < side)]:
+        yield _begun(dataclasses.replace(draft, data=at_size(draft.data, size), space=space), place)
+
+
+def _begun(run: SearchRun, place: str) -> SearchRun:
+    """All that is the supernet's goes on with its weights, at a lower rate."""
+    supernet = dataclasses.replace(run.supernet, lr=run.supernet.lr / 4)
+    final = dataclasses.replace(run.final, mode="finetune", train=dataclasses.replace(run.final.train, lr=supernet.lr))
+    return dataclasses.replace(run, start=place, supernet=supernet, final=final)
+
+
+def _around(draft: SearchRun, name: str, start: str, find: _Fitting) -> Iterator[SearchRun]:
+    """The space around a network; its size limits what is searched, beside the budgets."""
+    arch, side = network(name)
+    size = max((size for size in SIZES if size <= min(side, draft.data.img_size)), default=SIZES[0])
+    run = around_network(dataclasses.replace(draft, data=at_size(draft.data, size)), name)
+    (own,) = run.arch_search.budgets
+    budgets = tuple(
+        text if "params" in Budget.parse(text).limits else f"{text}, {own}" for text in draft.arch_search.budgets
+    )
+    controls = run.controls if draft.controls else draft.controls
+    if controls.designed:
+        costs = find.costs(run, controls.designed_arch(run.space))
+        if not all(limit.allows(costs) for limit in find.limits):
+            controls = draft.controls
+            find.reasons.append(Reason("beside the winner", f"not {name} itself", "it is beyond the budget"))
+    search = dataclasses.replace(run.arch_search, budgets=budgets or (own,))
+    run = dataclasses.replace(
+        run, name=draft.name, arch_search=search, controls=controls, space_search=draft.space_search
+    )
+    if start:
+        check_family(read_start(start), run.space)
+        run = _begun(run, start)
+        find.reasons.append(Reason("weights", f"the supernet begins with those of {start}", "as asked for"))
+    yield run
+
+
+class _Fit(NamedTuple):
+    run: SearchRun
+    speeds: tuple[float, float]
+
+
+class _Fitting:
+    """Looks for what the budgets and the hours allow."""
+
+    def __init__(self, limits: list[Budget], images: int, reasons: list[Reason]) -> None:
+        self.limits, self.images, self.reasons = limits, images, reasons
+        self._speeds: dict[tuple[str, int], tuple[int, tuple[float, float]]] = {}
+
+    def first(self, runs: Iterable[SearchRun], share: int, what: str, *, must: bool) -> _Fit | None:
+        """The first of these that has networks at this share of the budgets and trains long enough; if one `must` be
+        found, else the last that has such networks."""
+        found: _Fit | None = None
+        seen: SearchRun | None = None
+        enough, wished = False, 0
+        for run in runs:
+            seen, wished = run, wished or run.data.img_size
+            if not self._within(run, share):
+                continue
+            threads, speeds = self._speed(run)
+            trial = _timed(dataclasses.replace(run, threads=threads), self.images, speeds)
+            least = max(EPOCHS, STEPS * run.supernet.batch_size / self.images) / (SHARE if run.start else 1)
+            enough = min(trial.supernet.epochs, trial.final.train.epochs) >= int(least)
+            if enough or must:
+                found = _Fit(trial, speeds)
+            if enough:
                 break
-        else:
-            continue
-        break
-    if found is None:
-        price = Pricer(**run.priced)
-        low = {metric: ends[0] for metric, ends in extents(space_of(SIZES[0], WIDTHS[-1]), price).items()}
-        raise ValueError(
-            f"No network of this kind is within {' or '.join(map(str, limits))}; the smallest has"
-            f" {quantity(low['params'])} parameters and {quantity(low['macs'])} MACs, so loosen the budget."
-        )
-    data, space = found.data, found.space
-    ends = extents(space, Pricer(**found.priced))
-    reasons += [
-        Reason(
-            "image size", f"{data.img_size} x {data.img_size}",
-            "as large as the images are" if data.img_size == wished else "larger ones would take too long to train on",
-        ),
-        Reason(
-            "space",
-            f"{space.name}: {space.size():.2g} networks of {space.num_stages} stages,"
-            f" {' to '.join(map(quantity, ends['params']))} parameters,"
-            f" {' to '.join(map(quantity, ends['macs']))} MACs",
-            f"family s3, the widest of {len(WIDTHS)} that trains {EPOCHS} epochs in the time"
-            + (" and has networks at half of the budget" if limits else "")
-            if enough else f"family s3; no space trains {EPOCHS} epochs in the time, this one comes nearest",
-        ),
-        Reason(
-            "threads", f"{found.threads}", f"{speeds[0] / 1e9:.1f} GMAC/s in training, {speeds[1] / 1e9:.1f} in scoring"
-        ),
-    ]  # fmt: skip
-    return found, speeds
+        if found is None and must:
+            assert seen is not None
+            low = {metric: ends[0] for metric, ends in extents(seen.space, Pricer(**seen.priced)).items()}
+            raise ValueError(
+                f"No network of this kind is within {' or '.join(map(str, self.limits))}; the smallest has"
+                f" {quantity(low['params'])} parameters and {quantity(low['macs'])} MACs, so loosen the budget."
+            )
+        if found is None:
+            return None
+        run, speeds = found
+        ends = extents(run.space, Pricer(**run.priced))
+        size = run.data.img_size
+        self.reasons += [
+            Reason(
+                "image size", f"{size} x {size}",
+                "as large as suits" if size == wished else "larger ones would take too long",
+            ),
+            Reason(
+                "space",
+                f"{run.space.name}: {run.space.size():.2g} networks,"
+                f" {' to '.join(map(quantity, ends['params']))} parameters,"
+                f" {' to '.join(map(quantity, ends['macs']))} MACs",
+                what if enough else f"{what}; no such space trains as long as it should in the time",
+            ),
+            Reason(
+                "threads", f"{run.threads}",
+                f"{speeds[0] / 1e9:.1f} GMAC/s in training, {speeds[1] / 1e9:.1f} in scoring",
+            ),
+        ]  # fmt: skip
+        return found
 
+    def begun(self, draft: SearchRun) -> _Fit | None:
+        """With few images: from weights that are there or can be fetched, where the hours and the budgets allow it."""
+        if self.images >= FEW:
+            self.reasons.append(Reason("weights", "random", f"there are {FEW:,} training images or more"))
+            return None
+        why = "none that s3zoo knows is for such images"
+        for name in known_starts(draft.data.img_size, draft.data.in_chans):
+            arch, side = network(name)
+            kept = list(self.reasons)
+            space = space_around(arch, f"around_{name.partition('.')[0]}")
+            fit = self.first(_from_start(draft, name, space, side), 1, f"around {name}", must=False)
+            if fit is None:
+                why = f"the space around {name} is beyond the budget or the hours"
+                continue
+            try:
+                read_start(name)
+            except ValueError as error:
+                self.reasons[:] = kept
+                why = f"{error} A search without them goes on"
+                continue
+            told = "few images; if yours are among those that it was trained on, give --no-start"
+            self.reasons.append(Reason("weights", f"the supernet begins with those of {name}", told))
+            return fit
+        self.reasons.append(Reason("weights", "random", why))
+        return None
 
-def _within(run: SearchRun, limits: list[Budget]) -> bool:
-    """Whether the smallest network has at most half of what each budget allows, so that there is a choice."""
-    if not limits:
-        return True
-    price, smallest = Pricer(**run.priced), run.space.smallest()
-    costs = price(smallest)
-    if any("latency" in budget.limits for budget in limits):
-        size, chans = run.data.img_size, run.data.in_chans
-        with torch.random.fork_rng(devices=[]), threads_set(1):
-            model = MODELS[smallest.family](smallest.effective(size), **run.shape)
-            call = runner(model, torch.randn(run.arch_search.latency_batch, chans, size, size), "torch", 1)
-            (costs["latency"],) = timed_in_turns([call], 5, "cpu", 1)
-    halves = {metric: limit.high / 2 for budget in limits for metric, limit in budget.limits.items()}
-    largest = price(run.space.largest())
-    enough = all(largest[m] >= limit.low for b in limits for m, limit in b.limits.items() if m != "latency")
-    return enough and all(costs[metric] <= half for metric, half in halves.items())
+    def costs(self, run: SearchRun, arch: Arch) -> dict[str, float]:
+        """Parameters, MACs and, where a budget limits it, latency."""
+        costs = Pricer(**run.priced)(arch)
+        if any("latency" in budget.limits for budget in self.limits):
+            size, chans, options = run.data.img_size, run.data.in_chans, run.arch_search
+            with torch.random.fork_rng(devices=[]), threads_set(1):
+                model = MODELS[arch.family](arch.effective(size), **run.shape)
+                call = runner(model, torch.randn(options.latency_batch, chans, size, size), "torch", 1)
+                (costs["latency"],) = timed_in_turns([call], 5, "cpu", 1)
+        return costs
+
+    def _within(self, run: SearchRun, share: int) -> bool:
+        """Whether the smallest network has at most this part of what each budget allows, and the largest enough."""
+        if not self.limits:
+            return True
+        costs, largest = self.costs(run, run.space.smallest()), Pricer(**run.priced)(run.space.largest())
+        every = [(metric, limit) for budget in self.limits for metric, limit in budget.limits.items()]
+        enough = all(largest[metric] >= limit.low for metric, limit in every if metric != "latency")
+        return enough and all(costs[metric] <= limit.high / share for metric, limit in every)
+
+    def _speed(self, run: SearchRun) -> tuple[int, tuple[float, float]]:
+        """How many threads are fastest, and how fast they are; networks of the same kind and image size are alike."""
+        key = run.space.family, run.data.img_size
+        if key not in self._speeds:
+            cores = os.cpu_count() or 1
+            found = 1, measured_speed(run, 1.5, clock=time.perf_counter)
+            if cores > 1:
+                shared = measured_speed(run, 1.5, threads=cores, clock=time.perf_counter)
+                found = (cores, shared) if shared[0] > 1.1 * found[1][0] else found
+            self._speeds[key] = found
+        return self._speeds[key]
 
 
 def _timed(run: SearchRun, images: int, speeds: tuple[float, float]) -> SearchRun:
     """Epochs and generations for the hours at these speeds."""
-    seconds, price = run.hours * 3600, Pricer(**run.priced)
-    mean = mean_macs(run.space, Budget(), price)
-    step = 3 * images * OVERHEAD / speeds[0]
-    budgets = [Budget.parse(text) for text in run.arch_search.budgets] or [Budget()]
-    own = sum(mean_macs(run.space, budget, price) for budget in budgets)
-    supernet = _bounded(SUPERNET * seconds / (mean * step), 1, 300)
-    final = _bounded(FINAL * seconds / (own * (1 + len(run.controls)) * step), 1, 300)
-    scored = SEARCH * seconds / (run.data.holdout * own / speeds[1])
+    seconds, macs = run.hours * 3600, typical_macs(run)
+    step, budgets = STEP * images * OVERHEAD / speeds[0], max(1, len(run.arch_search.budgets))
+    controls = {phase.name.partition(": ")[2]: phase.images for phase in forecast(run, images)}
+    networks = budgets * (1 + controls.get("controls", 0) / controls["finish"])
+    supernet = _bounded(SUPERNET * seconds / (macs.supernet * step), 1, 300)
+    final = _bounded(FINAL * seconds / (macs.searched * networks * step), 1, 300)
+    scored = SEARCH * seconds / ((run.data.holdout + CALIBRATION) * budgets * macs.searched / speeds[1])
     population = _bounded(scored / 5, 10, 50)
     generations = _bounded(scored / population, 2, 20)
     half = population // 2
@@ -359,7 +487,7 @@ class Pace:
         if needed is None and phase.endswith("supernet"):  # nothing has been timed yet
             train, score = measured_speed(run, 1.0, threads=run.threads, clock=time.perf_counter)
             needed = sum(
-                work.seconds(train, score) * (OVERHEAD if work.training else 1) for work in forecast(run, self.images)
+                each.seconds(train, score) * (OVERHEAD if each.training else 1) for each in forecast(run, self.images)
             )
         row: dict[str, Any] = {"phase": phase, "left": round(left), "needed": round(needed or 0), "set": []}
         if needed is None or needed <= max(left, 0.0):

@@ -29,13 +29,14 @@ from typing import Any
 import torch
 
 from s3zoo.artefact import save_model
-from s3zoo.drawing import quantity, told_latency
+from s3zoo.drawing import quantity, told_control, told_latency
 from s3zoo.families import FAMILIES
 from s3zoo.files import Records, read_json, write_json
 from s3zoo.search import glit, s3
 from s3zoo.search.budget import Budget, Pricer, check_feasible, extents
 from s3zoo.search.config import SearchRun
 from s3zoo.search.course import Course
+from s3zoo.search.forecast import typical_macs
 from s3zoo.search.latency import LatencyTable, this_device
 from s3zoo.search.phases import (
     Context,
@@ -109,7 +110,9 @@ def prepare(run: SearchRun, folder: Path, ranks: Ranks, log: Log, stop: Stop, ch
         check(run.audit_trains["finetune"], data, ranks)
     latency = _open_latencies(run, folder, tower, budgets, ranks)
     sizes, pricer = Pricer(**priced), Pricer(**priced, latency=latency)
-    course = Course(folder, to_dict(run), data.train_size, log, write=ranks.first, run=name)
+    course = Course(
+        folder, to_dict(run), data.train_size, log, write=ranks.first, run=name, macs=typical_macs(run)
+    )
     pace = Pace(run, folder, course, data.train_size, ranks, log, name)
     context = Context(run, folder, ranks, log, stop, data, tower, budgets, sizes, latency, pricer, name, course, pace)
     measure_latencies(context, run.space)
@@ -176,7 +179,8 @@ def _check_feasible(context: Context) -> None:
     """Say at once what the first space cannot give, as far as the search does not leave it."""
     run, moves = context.run, context.run.space_search
     if run.controls.designed:
-        costs = context.sizes(run.controls.designed_arch(run.space))
+        arch = run.controls.designed_arch(run.space)
+        costs = (context.pricer if run.space.contains(arch) else context.sizes)(arch)
         if broken := [str(budget) for budget in context.budgets if budget.excess(costs)]:
             sizes = f"{costs['params']:,.0f} parameters and {costs['macs']:,.0f} MACs"
             raise ValueError(f"controls.designed has {sizes}, which is not within {broken[0]}; make it smaller.")
@@ -307,13 +311,11 @@ def _control_row(context: Context, name: str, network: Finished, budget: Budget,
 
 def compared(winner: dict[str, Any], controls: list[dict[str, Any]]) -> str:
     """A table of a winner and the networks beside it, with 95 % intervals."""
-    lines = [f"{'network':<42} {'test %':>6} {'interval':>15} {'parameters':>10} {'MACs':>8} {'ms':>6}"]
+    lines = [f"{'network':<50} {'test %':>6} {'interval':>15} {'parameters':>10} {'MACs':>8} {'ms':>6}"]
     for row in (winner, *controls):
-        name = row.get("control", "winner").replace("_", " ") + (f" ({row['model']})" if "model" in row else "")
-        name += "" if row.get("within_budget", True) else ", beyond the budget"
-        test, ms = row["test"], row.get("latency")
+        name, test, ms = told_control(row), row["test"], row.get("latency")
         lines.append(
-            f"{name:<42} {test['top1']:>6.2f} {test['low']:>6.2f} to {test['high']:>5.2f} {quantity(row['params']):>10}"
+            f"{name:<50} {test['top1']:>6.2f} {test['low']:>6.2f} to {test['high']:>5.2f} {quantity(row['params']):>10}"
             f" {quantity(row['macs']):>8} {'-' if ms is None else f'{ms:.3g}':>6}"
         )
     return "\n".join(lines)
@@ -333,7 +335,7 @@ def _export(
     if run.final.use_held_out:
         record["use_held_out"] = True
     if controls:
-        kept = ("control", "model", "within_budget", "test", "params", "macs", "latency")
+        kept = ("control", "model", "within_budget", "from_scratch", "test", "params", "macs", "latency")
         record["controls"] = [{key: row[key] for key in kept if key in row} for row in controls]
     if best.lost is not None:
         record["final"] = "inherit (finetuning lost)"

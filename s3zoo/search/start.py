@@ -18,17 +18,22 @@ from timm.layers import resample_abs_pos_embed, resample_patch_embed
 from timm.models import SwinTransformer, adapt_input_conv
 from torch import Tensor
 
+from s3zoo.arch import Arch
 from s3zoo.models import MODELS, autoformer
-from s3zoo.models.folder import WEIGHTS
-from s3zoo.models.loading import grid_side
+from s3zoo.models.folder import CONFIG, WEIGHTS, read_json_object
+from s3zoo.models.loading import BUNDLED, grid_side
 from s3zoo.models.official import read_checkpoint
 from s3zoo.models.open import digest, open_model, source
 from s3zoo.models.s3 import swin_arch
+from s3zoo.search.around import space_around
 from s3zoo.search.config import SearchRun
 from s3zoo.search.published import FinishedRun
+from s3zoo.space import SPACES, Space
 from s3zoo.supernet import Supernet
 
 SHARE = 5  # of the epochs that a supernet takes from scratch, a start takes one part
+FOR_PHOTOS = "s3_tiny"  # the smallest published network whose weights are fetched: ImageNet's, for 224 pixels
+LARGE, SMALL = 96, 32  # pixels from which on these are for photos, and bundled ones for images of their own size
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,17 @@ class Start:
     name: str
     model: Any
     weights: Mapping[str, Tensor]
+    own: Space | None = None  # of a supernet
+
+    @property
+    def space(self) -> Space:
+        """The supernet's; around a network."""
+        return self.own or space_around(self.model.arch, f"around_{self.name.rpartition('/')[2].partition('.')[0]}")
+
+    @property
+    def side(self) -> int:
+        """Of its images."""
+        return (getattr(self.model, "img_size", None) or self.model.patch_embed.img_size)[0]
 
     @property
     def record(self) -> dict[str, Any]:
@@ -50,8 +66,16 @@ def started(run: SearchRun, place: str) -> SearchRun:
     """The run with its supernet begun there, finetuned for a part of the epochs, and the winner finetuned."""
     train = run.supernet
     short = replace(train, epochs=-(-train.epochs // SHARE), warmup_epochs=train.warmup_epochs / SHARE)
-    final = run.final if run.controls else replace(run.final, mode="finetune")
-    return replace(run, start=place, supernet=short, final=final)
+    return replace(run, start=place, supernet=short, final=replace(run.final, mode="finetune"))
+
+
+def known_starts(size: int, in_chans: int) -> list[str]:
+    """Networks whose weights a search on images of this kind may begin from, without being asked to."""
+    found = []
+    for folder in sorted(BUNDLED.glob("*.*")) if size >= SMALL else ():
+        seen = read_json_object(folder / CONFIG)["pretrained_cfg"]["input_size"]
+        found += [folder.name] if list(seen) == [in_chans, size, size] else []
+    return [*found, FOR_PHOTOS] if size >= LARGE and in_chans == 3 else found
 
 
 def read_start(place: str) -> Start:
@@ -59,7 +83,7 @@ def read_start(place: str) -> Start:
     if path.is_dir() and (path / "run.json").is_file() and (path / "result.json").is_file():
         run = FinishedRun(path)
         supernet = run.supernet(torch.device("cpu"))
-        return Start(path.resolve().name, supernet.extract(run.space.largest()), supernet.state_dict())
+        return Start(path.resolve().name, supernet.extract(run.space.largest()), supernet.state_dict(), run.space)
     if path.is_file() and path.name != WEIGHTS:
         weights = read_checkpoint(path)
         arch = autoformer.largest_arch(weights)
@@ -69,9 +93,21 @@ def read_start(place: str) -> Start:
         }
         model: Any = MODELS["autoformer"](arch, **shape, in_chans=weights["patch_embed_super.proj.weight"].shape[1])  # type: ignore[call-arg]
         model.load_state_dict(autoformer.checkpoint_filter_fn(weights, model))
-        return Start(path.name, model, model.state_dict())
+        return Start(path.name, model, model.state_dict(), _inside(arch))
     model = _network(place)
     return Start(place if source(place) == place else path.resolve().name, model, model.state_dict())
+
+
+def _inside(arch: Arch) -> Space:
+    """The space of a supernet whose largest network this is: the published one, else what lies below it."""
+    for space in SPACES.values():
+        if space.family == arch.family and space.largest() == arch:
+            return space
+    values = (space := space_around(arch, "inside")).values(arch)
+    dims = (
+        d if d.per_block else replace(d, choices=tuple(c for c in d.choices if c <= values[d.name])) for d in space.dims
+    )
+    return replace(space, dims=tuple(dims))
 
 
 def _network(place: str) -> Any:
@@ -89,14 +125,18 @@ def _network(place: str) -> Any:
     return model
 
 
+def check_family(start: Start, space: Space) -> None:
+    family = start.model.arch.family
+    if family != space.family:
+        raise ValueError(
+            f"start is {start.name!r}, a network of family {family!r}, but the space {space.name!r} is of"
+            f" {space.family!r}; give another start or space."
+        )
+
+
 def begin(supernet: Supernet, start: Start) -> int:
     """Put the weights into the supernet where they fit; gives how many of its numbers they are."""
-    family = start.model.arch.family
-    if family != supernet.space.family:
-        raise ValueError(
-            f"start is {start.name!r}, a network of family {family!r}, but the space {supernet.space.name!r} is of"
-            f" {supernet.space.family!r}; give another start or space."
-        )
+    check_family(start, supernet.space)
     head, conv = start.model.classifier + ".", start.model.first_conv + ".weight"
     taken = {name: value for name, value in start.weights.items() if not name.startswith(head)}
     target: Any = supernet.subnet(supernet.space.largest())

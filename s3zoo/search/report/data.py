@@ -21,8 +21,9 @@ from s3zoo.families import FAMILIES
 from s3zoo.files import Fields, Records, check_fields, read_json
 from s3zoo.picture import genes
 from s3zoo.search.budget import Budget
-from s3zoo.search.course import planned, read_clock
+from s3zoo.search.course import read_clock
 from s3zoo.search.evolution import pareto
+from s3zoo.search.forecast import planned
 from s3zoo.search.s3 import et_error
 from s3zoo.search.space_search import Decision, resampled
 from s3zoo.space import Dim, Space, Value

@@ -11,7 +11,7 @@ from pathlib import Path
 from string import Template
 
 from s3zoo import drawing
-from s3zoo.drawing import quantity, where_measured
+from s3zoo.drawing import quantity, told_control, where_measured
 from s3zoo.files import replacing, write_text
 from s3zoo.search.report import data, figures
 from s3zoo.search.report.data import Group, Run
@@ -133,11 +133,9 @@ def winners(groups: Sequence[Group]) -> str:
                     quantity(row["macs"]),
                 ))  # fmt: skip
             for row in (run.result or {}).get("controls", []):
-                name = f"{group.label}, seed {run.seed}, control: {row['control'].replace('_', ' ')}"
-                name += f" ({row['model']})" if "model" in row else ""
-                name += "" if row.get("within_budget", True) else ", beyond the budget"
                 rows.append((
-                    name, row["budget"] or "–", percent(row["inherited"]), percent(row["accuracy"]),
+                    f"{group.label}, seed {run.seed}, control: {told_control(row)}", row["budget"] or "–",
+                    percent(row["inherited"]), percent(row["accuracy"]),
                     f"{row['test']['top1']:.2f} ({row['test']['low']:.2f} to {row['test']['high']:.2f})",
                     quantity(row["params"]), quantity(row["macs"]),
                 ))  # fmt: skip
