@@ -21,6 +21,7 @@ from s3zoo.search import s3
 from s3zoo.search.budget import Pricer, extents
 from s3zoo.search.command import main, plan, seeds_table
 from s3zoo.search.config import SearchRun
+from s3zoo.search.forecast import forecast
 from s3zoo.search.phases import rank_correlation
 from s3zoo.search.run import prepare
 from s3zoo.search.space_search import Decision, SpaceSearch
@@ -303,6 +304,21 @@ def test_glits_hierarchy(glit):
     assert [block.global_heads for block in winner.stages[0].blocks] == heads
     assert first.size() == 4**3 and second.size() == 9**3
     assert "recalibrated" in (glit / "log.txt").read_text() or all(g == 3 for g in heads)
+
+
+@pytest.mark.parametrize("top", [1, 2])
+def test_glits_first_stage_trains_only_what_is_chosen_from(top, tmp_path):
+    settings = (
+        f"final.top={top}", "final.mode=retrain", "final.train.epochs=1", "final.train.batch_size=32",
+        "final.train.warmup_epochs=0", "arch_search.generations=1", "supernet.epochs=1",
+    )  # fmt: skip
+    run = overridden(toy(TOY_GLIT), settings)
+    search(run, tmp_path)
+    trained = [len(list((tmp_path / f"space{index}").glob("**/finish-*/epochs.jsonl"))) for index in range(2)]
+    assert trained == ([0, 1] if top == 1 else [2, 2])
+    works = {phase.name: phase.training for phase in forecast(run, 128)}
+    assert works["space0: finish"] is (top == 2) and works["space1: finish"] is True
+    assert f"{sum(trained)} x {128 // 32} (retrain)" in plan(run)
 
 
 def test_random_search_has_the_same_interface(tmp_path):

@@ -288,7 +288,8 @@ def _trainings(run: SearchRun, networks: list[int], stages: int, searched: int) 
     found = [PlannedTraining("supernet", times, run.supernet, size) for size in sizes]
     if final.mode != "inherit":
         more = run.data.holdout if final.use_held_out else 0
-        found += [PlannedTraining(final.mode, searched * final.top, final.train, size, more) for size in networks]
+        times = final.top if run.hierarchy == "glit" and final.top == 1 else searched * final.top  # of one split none
+        found += [PlannedTraining(final.mode, times, final.train, size, more) for size in networks]
     if run.controls:
         found += [PlannedTraining("control", len(run.controls), final.train, size) for size in networks]
     if audit:

@@ -71,10 +71,11 @@ def planned(
     trained = epochs * (train_images + (held_out if final.get("use_held_out") else 0))
 
     def searched(index: int) -> list[Phase]:
-        finish = budgets * final["top"] * (trained or held_out)
+        only = glit and index == 0 and final["top"] == 1  # then nothing is trained, as there is nothing to choose from
+        finish = budgets * final["top"] * (held_out if only or not trained else trained)
         return [
             Phase(f"space{index}: search", scored, macs=macs.searched),
-            Phase(f"space{index}: finish", finish, trained > 0, macs.searched),
+            Phase(f"space{index}: finish", finish, trained > 0 and not only, macs.searched),
         ]
 
     found = []

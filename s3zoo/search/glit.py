@@ -29,7 +29,9 @@ def search_hierarchy(context: Context) -> tuple[list[Found], list[dict[str, Any]
         place = context.folder / f"space{index}"
         supernet = train_supernet(context, space, place, None)
         score_random(context, supernet, place)
-        found = search_architectures(context, supernet, place, controls=index == 1)
+        # Of one split there is nothing to choose, so only several are trained; the last networks are in any case.
+        train = index == 1 or context.run.final.top > 1
+        found = search_architectures(context, supernet, place, controls=index == 1, train=train)
         best = found[0].networks[0]
         show_space(context, space, index)
         visited.append(space_row(context, space, index) | {"best": [best.row(context)]})

@@ -359,11 +359,12 @@ def make_evaluator(
 
 
 def search_architectures(
-    context: Context, supernet: Supernet, place: Path, *, controls: bool = False
+    context: Context, supernet: Supernet, place: Path, *, controls: bool = False, train: bool = True
 ) -> list[Found]:
     """The best networks of a space for every budget, finished, and if asked for the controls.
 
-    Without a budget in the config, the limit of the space search is one, if the space has a network within it.
+    Without `train` they keep the supernet's weights. Without a budget in the config, the limit of the space search is
+    one, if the space has a network within it.
     """
     run, space, budgets = context.pace.at(f"{place.name}: search"), supernet.space, context.budgets
     rng = random.Random(seed_from(run.seed, "budget"))
@@ -382,21 +383,22 @@ def search_architectures(
             _evolve(context, engine, evaluate, where, generations, (index, len(budgets)))
             if context.ranks.first:
                 _write_archive(context, place / f"search-{index}", engine, budget, evaluate)
-    found, train = [], context.pace.at(f"{place.name}: finish").final.train
+    found, recipe = [], context.pace.at(f"{place.name}: finish").final.train
+    mode = run.final.mode if train else "inherit"
     with context.course.phase(f"{place.name}: finish"):
         for index, (budget, engine) in enumerate(zip(budgets, engines, strict=True)):
             finished = []
             for i, (arch, score) in enumerate(engine.top(run.final.top)):
                 context.course.part(index * run.final.top + i, len(budgets) * run.final.top)
                 folder = place / f"search-{index}" / f"finish-{i}"
-                done = finish(context, supernet, arch, score, folder, run.final.mode, train)
-                if run.final.mode == "finetune" and done.accuracy is not None and score > done.accuracy:
+                done = finish(context, supernet, arch, score, folder, mode, recipe)
+                if mode == "finetune" and done.accuracy is not None and score > done.accuracy:
                     context.log.say(
                         f"{arch.key}: {done.accuracy:.2f} % of the held-out images after finetuning, {score:.2f} %"
                         " before, so the inherited weights are kept"
                     )
                     lost, folder = done.accuracy, folder.with_name(f"inherit-{i}")
-                    done = finish(context, supernet, arch, score, folder, "inherit", train)
+                    done = finish(context, supernet, arch, score, folder, "inherit", recipe)
                     done.lost = lost
                 finished.append(done)
             found.append(Found(budget, sorted(finished, key=lambda each: -(each.accuracy or 0)), {}))
@@ -404,9 +406,9 @@ def search_architectures(
         with context.course.phase(f"{place.name}: controls"):
             for index, feasible in enumerate(filters):
                 context.course.part(index, len(filters))
-                beside = finish_controls(context, supernet, place, index, feasible, train)
+                beside = finish_controls(context, supernet, place, index, feasible, recipe)
                 if run.controls.stock:
-                    beside |= finish_stock(context, place / f"search-{index}", found[index], train)
+                    beside |= finish_stock(context, place / f"search-{index}", found[index], recipe)
                 found[index] = found[index]._replace(controls=beside)
     return found
 
