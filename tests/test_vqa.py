@@ -29,13 +29,7 @@ from s3zoo.training.loop import Interrupted, Stop
 from s3zoo.training.registry import names
 from s3zoo.transfer.vqa import model as vqa_model
 from s3zoo.transfer.vqa.config import VqaData, VqaModelConfig, VqaRun
-from s3zoo.transfer.vqa.data import (
-    Question,
-    VqaSplit,
-    VqaTrainData,
-    answer_vocabulary,
-    read_split,
-)
+from s3zoo.transfer.vqa.data import Question, VqaSplit, VqaTrainData, answer_vocabulary, read_split
 from s3zoo.transfer.vqa.model import VqaModel, Words, bert_folder, load_bert, make_backbone, sine_position, small_bert
 from s3zoo.transfer.vqa.run import VqaTask, VqaTraining, donors, predict
 
