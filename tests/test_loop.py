@@ -24,16 +24,7 @@ from s3zoo.training.config import Data, Train
 from s3zoo.training.data import ImageData
 from s3zoo.training.distributed import Ranks
 from s3zoo.training.log import Log
-from s3zoo.training.loop import (
-    Interrupted,
-    LossScale,
-    ModelTask,
-    Stop,
-    SupernetTask,
-    fit,
-    seed_from,
-    step_archs,
-)
+from s3zoo.training.loop import Interrupted, LossScale, ModelTask, Stop, SupernetTask, fit, seed_from, step_archs
 
 SPACE = s3_space(
     "toy", (1, 2), (8, 12), (2, 4), (1, 2), (1, 2), steps=(1, 4, 2, 1, 1), head_dim=4, num_stages=2, patch_size=2

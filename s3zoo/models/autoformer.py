@@ -10,10 +10,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from timm.layers import (
-    Mlp,
-    register_notrace_function,
-)
+from timm.layers import Mlp, register_notrace_function
 from timm.models import checkpoint, generate_default_cfgs, register_model
 from timm.models._builder import resolve_pretrained_cfg
 from torch import Tensor, nn

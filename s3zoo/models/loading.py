@@ -27,15 +27,7 @@ from torch import Tensor, nn
 from s3zoo import cost
 from s3zoo.arch import Arch
 from s3zoo.models._base import Hierarchical, Plain, ZooModel
-from s3zoo.models.folder import (
-    CONFIG,
-    WEIGHTS,
-    check_safetensors,
-    check_sums,
-    read_json_object,
-    read_network,
-    section,
-)
+from s3zoo.models.folder import CONFIG, WEIGHTS, check_safetensors, check_sums, read_json_object, read_network, section
 from s3zoo.models.layers import centered_axes, corner
 from s3zoo.models.official import read_checkpoint
 from s3zoo.models.plain import native_state_dict

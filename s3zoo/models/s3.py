@@ -14,13 +14,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from timm.layers import (
-    Mlp,
-    PatchEmbed,
-    register_notrace_module,
-    resample_patch_embed,
-    resize_rel_pos_bias_table,
-)
+from timm.layers import Mlp, PatchEmbed, register_notrace_module, resample_patch_embed, resize_rel_pos_bias_table
 from timm.models import generate_default_cfgs, register_model
 from torch import Tensor, nn
 

@@ -20,15 +20,7 @@ from typing import Any
 import numpy as np
 
 from s3zoo.arch import Arch
-from s3zoo.search.space_search import (
-    Decision,
-    SpaceSearch,
-    is_noise,
-    options,
-    resampled,
-    standard_error,
-    why_still,
-)
+from s3zoo.search.space_search import Decision, SpaceSearch, is_noise, options, resampled, standard_error, why_still
 from s3zoo.space import Dim, Space, Value
 
 EVEN_TRIES, TRIES = 8, 200  # draws for one sample: with shares kept even in all dimensions first, then freely
