@@ -24,8 +24,6 @@ from seeds import MADE, RUNS
 FAST_CASES = {"core": 7, "vqa": 3, "mm": 3}  # at random, for each kind of input: as many as commands that read one
 SLOW_SECONDS = 1200 / 3  # for each nursery
 RESUMED = ("run", "search", "vqa")
-RESUMING = ("train", "search", "vqa train")
-NAMED = (".json", ".jsonl", ".safetensors", ".npy", ".txt", ".py")  # files that are read by their names
 NEEDED = {"vqa": ("transformers",), "mm": ("mmdet", "mmseg")}
 
 
@@ -58,25 +56,22 @@ class Bench:
         if target in RESUMED and rng.random() < 0.8:  # a run that was cut short
             (folder / target / "result.json").unlink()
         said = damaged(folder, target, rng)
-        self._try(command, folder, (0, 2), _late(command), f"{said} (S3ZOO_HOSTILE_SEED={seed}, case {number})")
+        late = command.startswith(("train", "search", "vqa train", "test_mm"))
+        self._try(command, folder, (0, 2), late, f"{said} (S3ZOO_HOSTILE_SEED={seed}, case {number})")
 
     def pipes(self) -> Iterator[tuple[str, str]]:
-        """Every command with every file that it reads, the first of its kind in a folder."""
-        for target, commands in READERS[self.kind].items():
-            root = self.valid / target
-            files = sorted(root.rglob("*")) if root.is_dir() else [root]
-            files = [path for path in files if path.is_file() and path.name not in (".lock", "result.json")]
-            first = {(path.parent, path.name if path.suffix in NAMED else path.suffix): path for path in files[::-1]}
-            for path in first.values():
-                yield from ((command, str(path.relative_to(self.valid))) for command in dict.fromkeys(commands))
+        """The runs that are resumed, and each of their files."""
+        for target in READERS[self.kind].keys() & set(RESUMED):
+            for path in sorted((self.valid / target).rglob("*")):
+                if path.is_file() and path.name not in (".lock", "result.json"):
+                    yield READERS[self.kind][target][0], str(path.relative_to(self.valid))
 
     def pipe(self, command: str, path: str) -> None:
-        """A named pipe in the place of a file: whoever opens it waits for ever."""
+        """A named pipe in the place of a file of a run that was cut short: whoever opens it waits for ever."""
         folder, change = self._folder(command), Make(path, "fifo")
-        if path.split("/")[0] in RESUMED and command.startswith(RESUMING):
-            (folder / path.split("/")[0] / "result.json").unlink()
+        (folder / path.split("/")[0] / "result.json").unlink()
         change(folder)
-        self._try(command, folder, (0, 2), _late(command), str(change))
+        self._try(command, folder, (0, 2), True, str(change))
 
     def _folder(self, command: str) -> Path:
         """Copies of the valid inputs that the command names."""
@@ -97,10 +92,6 @@ class Bench:
         if wrong:
             lines = [f"s3zoo {command}", said, *wrong, outcome["err"][-3000:]]
             pytest.fail("\n".join(lines).encode(errors="backslashreplace").decode(), pytrace=False)
-
-
-def _late(command: str) -> bool:
-    return command.startswith((*RESUMING, "test_mm"))
 
 
 def opened(kind: str, factory: pytest.TempPathFactory) -> Iterator[Bench]:
@@ -132,7 +123,7 @@ def many(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def every_pipe(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
-    _each(bench, bench.pipe, bench.pipes(), "pipes in the place of a file", capsys)
+    _each(bench, bench.pipe, bench.pipes(), "pipes in the place of a file of a run", capsys)
 
 
 def _each(

@@ -51,6 +51,5 @@ def test_more_random_damage(
 
 @pytest.mark.slow
 @pytest.mark.timeout(0)
-@pytest.mark.parametrize("kind", ["vqa", "mm"])
-def test_no_pipe_is_waited_for(kind: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -> None:
-    every_pipe(request.getfixturevalue(kind), capsys)
+def test_no_pipe_is_waited_for(vqa: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    every_pipe(vqa, capsys)
