@@ -32,6 +32,19 @@ def reset_head(head: Any, num_classes: int, pool_type: str | None, device: torch
     head.train(head.training)
 
 
+class _Whole:
+    """In the place of torch's record of the modules that are entered, which is not needed for the sum of all. Its hooks
+    on gradients fail in torch 2.6 where a module is given a parameter (pooling by attention in timm's ViTs)."""
+
+    parents = frozenset({"Global"})
+
+    def __enter__(self) -> _Whole:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
 def count_macs(call: Callable[[], Any], custom_mapping: dict[Any, Any] | None = None) -> tuple[int, Any]:
     """The multiply-accumulates of a call as torch counts them, and its result.
 
@@ -41,6 +54,7 @@ def count_macs(call: Callable[[], Any], custom_mapping: dict[Any, Any] | None = 
     mapping = dict(custom_mapping or {})
     mapping |= {operator.default: count for operator, count in mapping.items()}
     counter = FlopCounterMode(display=False, custom_mapping=mapping)
+    counter.mod_tracker = _Whole()  # type: ignore[assignment]
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), counter:
         result = call()
     return counter.get_total_flops() // 2, result

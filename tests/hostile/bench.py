@@ -10,18 +10,20 @@ import random
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cases import READERS, TABLE
-from mutations import damaged
+from mutations import Make, damaged
 from sandbox import Nursery, complaints
 from seeds import MADE, RUNS
 
 FAST_CASES = {"core": 7, "vqa": 3, "mm": 3}  # at random, for each kind of input: as many as commands that read one
 SLOW_SECONDS = 1200 / 3  # for each nursery
+RESUMED = ("run", "search", "vqa")
 NEEDED = {"vqa": ("transformers",), "mm": ("mmdet", "mmseg")}
 
 
@@ -51,11 +53,25 @@ class Bench:
         target = list(inputs)[number % len(inputs)]
         command = inputs[target][number // len(inputs) % len(inputs[target])]
         folder = self._folder(command)
-        if target in ("run", "search", "vqa") and rng.random() < 0.8:  # a run that was cut short
+        if target in RESUMED and rng.random() < 0.8:  # a run that was cut short
             (folder / target / "result.json").unlink()
         said = damaged(folder, target, rng)
         late = command.startswith(("train", "search", "vqa train", "test_mm"))
         self._try(command, folder, (0, 2), late, f"{said} (S3ZOO_HOSTILE_SEED={seed}, case {number})")
+
+    def pipes(self) -> Iterator[tuple[str, str]]:
+        """The runs that are resumed, and each of their files."""
+        for target in READERS[self.kind].keys() & set(RESUMED):
+            for path in sorted((self.valid / target).rglob("*")):
+                if path.is_file() and path.name not in (".lock", "result.json"):
+                    yield READERS[self.kind][target][0], str(path.relative_to(self.valid))
+
+    def pipe(self, command: str, path: str) -> None:
+        """A named pipe in the place of a file of a run that was cut short: whoever opens it waits for ever."""
+        folder, change = self._folder(command), Make(path, "fifo")
+        (folder / path.split("/")[0] / "result.json").unlink()
+        change(folder)
+        self._try(command, folder, (0, 2), True, str(change))
 
     def _folder(self, command: str) -> Path:
         """Copies of the valid inputs that the command names."""
@@ -101,14 +117,25 @@ def seed() -> int:
 def many(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     """New random cases for minutes; all failures are told at the end."""
     chosen = seed() or random.SystemRandom().randrange(1, 10**9)
-    seconds = float(os.environ.get("S3ZOO_HOSTILE_SECONDS", SLOW_SECONDS))
-    begin, number, failures = time.monotonic(), 0, []
-    while time.monotonic() - begin < seconds:
+    end = time.monotonic() + float(os.environ.get("S3ZOO_HOSTILE_SECONDS", SLOW_SECONDS))
+    cases = ((chosen, number) for number in takewhile(lambda _: time.monotonic() < end, count()))
+    _each(bench, bench.random, cases, f"random cases with S3ZOO_HOSTILE_SEED={chosen}", capsys)
+
+
+def every_pipe(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    _each(bench, bench.pipe, bench.pipes(), "pipes in the place of a file of a run", capsys)
+
+
+def _each(
+    bench: Bench, attempt: Callable[..., None], cases: Iterable[Any], what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    number, failures = 0, []
+    for case in cases:
+        number += 1
         try:
-            bench.random(chosen, number)
+            attempt(*case)
         except pytest.fail.Exception as failure:
             failures.append(str(failure))
-        number += 1
     with capsys.disabled():
-        print(f"\n{bench.kind}: {number} random cases with S3ZOO_HOSTILE_SEED={chosen}, {len(failures)} failed")
-    assert not failures, "\n\n".join(failures[:20])
+        print(f"\n{bench.kind}: {number} {what}, {len(failures)} failed")
+    assert number and not failures, "\n\n".join(failures[:20])
