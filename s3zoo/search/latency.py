@@ -47,6 +47,7 @@ SCHEMA_VERSION = 1
 ALONE = Ranks(0, 1, torch.device("cpu"))
 ROUNDS = 3  # over all networks, so that a slow minute of the machine does not fall on one candidate alone
 WHOLE = 10  # networks that are timed as a whole
+SWEEPS = 6  # how often, from the beginning to the end
 TOLERANCE = 0.1  # by which two measurements may differ on average, and networks from what is predicted
 SIZES = ("num_heads", "head_dim", "mlp_ratio")  # genes that only make a block larger
 ATTEMPTS = 3  # to measure with so little noise, each with twice as many passes
@@ -380,8 +381,8 @@ class LatencyTable:
 
 @dataclass
 class _Measurement:
-    """One attempt to measure parts of a space: rounds over networks that show them, and whole networks before and
-    after."""
+    """One attempt to measure parts of a space: rounds over networks that show them, and whole networks before, between
+    and after them."""
 
     table: LatencyTable
     space: Space
@@ -397,13 +398,17 @@ class _Measurement:
         shown = covering_archs(self.space, self.missing)
         self.networks, self.passes = len(shown), math.ceil(self.repeats / rounds)
         self.whole = whole_archs(self.space, self.table.setting.img_size)
-        every = (arch for _ in range(rounds) for arch in shown)
-        self.steps: list[Arch | None] = [None, *every, None]  # None: the whole networks
+        every, spans = [arch for _ in range(rounds) for arch in shown], SWEEPS - 1
+        ends = [len(every) * i // spans for i in range(SWEEPS)]
+        self.steps: list[Arch | None] = [None]  # None: the whole networks
+        for begin, end in itertools.pairwise(ends):
+            self.steps += [*every[begin:end], None]
 
     def __call__(
         self, log: Log, measured: Records, ranks: Ranks, stop: Stop
     ) -> tuple[dict[Part, list[float]], list[list[float]]]:
-        """The milliseconds of every part, and of the whole networks twice."""
+        """The milliseconds of every part, and of the whole networks twice: the lowest of every second sweep, so that a
+        busy while falls on both."""
         keys = [arch.key for arch in [*(step for step in self.steps if step), *self.whole]]
         identity = [self.repeats, dataclasses.asdict(self.table.setting), *keys]
         task = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
@@ -433,7 +438,8 @@ class _Measurement:
         samples: dict[Part, list[float]] = {part: [] for part in self.missing}
         for number, ms in (pair for row in measured.rows for pair in row.get("ms", ())):
             samples[self.missing[number]].append(ms)
-        return samples, [row["whole"] for row in measured.rows if "whole" in row]
+        sweeps = [row["whole"] for row in measured.rows if "whole" in row]
+        return samples, [[min(times) for times in zip(*sweeps[first::2], strict=True)] for first in (0, 1)]
 
     def _sweep(self) -> list[float]:
         """Each whole network in its runtime, in turns."""
