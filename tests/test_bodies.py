@@ -103,12 +103,13 @@ def test_the_limit_holds_in_every_space_and_for_every_network(body: str, finishe
     spaces = [Space.from_dict(json.loads(path.read_text())) for path in sorted(folder.glob("space*/space.json"))]
     largest = [size(space.largest()) for space in spaces]
     legal = [params < limit for params in largest]
-    assert len(spaces) == 3 and not legal[0]  # as the paper's first spaces, it starts beyond the limit
+    assert not legal[0]  # as the paper's first spaces, it starts beyond the limit
     assert all(legal[legal.index(True) :]) and legal[-1]
     decisions = [row["decision"] for row in lines(folder / "space_search.jsonl")]
     assert all(decision["method"] == "s4" for decision in decisions)
-    assert [decision["largest_after"] for decision in decisions] == largest[1:]
-    evaluated = lines(folder / "space2/evaluated.jsonl")
+    assert len(decisions) == 2 and decisions[0]["moved"]  # where the second one stays: so it does in other sums
+    assert [decision["largest_after"] for decision in decisions if decision["moved"]] == largest[1:]
+    evaluated = lines(folder / f"space{len(spaces) - 1}/evaluated.jsonl")
     assert len(evaluated) == 12
     searched = {arch.effective(run.data.img_size) for arch in spaces[-1].enumerate()}
     for row in evaluated:

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from s3zoo.compat import NO_APPLE
+from s3zoo.compat import NO_APPLE, before_leaving
 
 T = TypeVar("T")
 
@@ -211,4 +211,5 @@ def mixed_precision(wanted: bool, device: torch.device, dtype: str = "auto") -> 
 
 def stop() -> None:
     if dist.is_initialized():
+        before_leaving()
         dist.destroy_process_group()
