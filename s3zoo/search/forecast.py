@@ -114,8 +114,9 @@ def typical_macs(run: Any) -> Macs:
     price, search = Pricer(**run.priced), run.arch_search
     drawn = mean_macs(run.space, Budget(), price)
     budgets = [Budget.parse(text) for text in search.budgets] or [run.space_search.budget]
-    low, high = extents(run.space, price)["macs"]
-    supernet = (low + high + 2 * drawn) / 4 if run.supernet.sampling == "sandwich" else drawn
+    supernet = drawn
+    if run.supernet.sampling == "sandwich":
+        supernet = (sum(extents(run.space, price)["macs"]) + 2 * drawn) / 4
     searched = statistics.fmean(mean_macs(run.space, budget, price) for budget in budgets)
     return Macs(supernet, drawn, searched, 2 * searched)
 
