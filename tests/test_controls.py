@@ -44,7 +44,9 @@ def test_a_design_that_does_not_fit_is_refused_by_the_name_of_the_gene(designed:
 
 def test_controls_need_a_training_that_is_the_same_for_all() -> None:
     with pytest.raises(ValueError, match="final.mode=retrain"):
-        replace(toy, controls=ALL)
+        replace(toy, controls=ALL, final=replace(toy.final, mode="inherit"))
+    with pytest.raises(ValueError, match="no network of the space.*final.mode=retrain"):
+        replace(toy, controls=Controls(designed=DESIGNED | {"depth": 9}))
     with pytest.raises(ValueError, match="controls compare"):
         replace(RUN, final=replace(RUN.final, use_held_out=True))
 

@@ -212,14 +212,11 @@ def test_finetuning_that_loses_is_not_kept(tmp_path: Path) -> None:
     assert "so the inherited weights are kept" in (tmp_path / "log.txt").read_text()
 
 
-def test_the_nearest_network_of_timm_by_hand(monkeypatch) -> None:
-    known = {"a": 10.0, "b": 20.0, "c": 40.0}
-    monkeypatch.setattr(stock, "LISTS", {"cnn": tuple(known)})
-    monkeypatch.setattr(stock, "build", lambda name, shape: name)
-    monkeypatch.setattr(stock, "costs_of", lambda name, *_: {"params": 1.0, "macs": known[name]})
+def test_the_nearest_network_of_timm_by_hand() -> None:
+    known = {name: {"params": 1.0, "macs": macs} for name, macs in (("a", 10.0), ("b", 20.0), ("c", 40.0))}
 
     def chosen(target: float, budget: str = "") -> tuple[str, bool]:
-        found = stock.nearest("cnn", {}, {"macs": target}, Budget.parse(budget), None)
+        found = stock.nearest(known, {"macs": target}, Budget.parse(budget), "macs")
         return found["model"], found["within_budget"]
 
     assert [chosen(11), chosen(28), chosen(35)] == [("a", True), ("b", True), ("c", True)]
@@ -230,7 +227,7 @@ def test_networks_of_timm_for_small_images() -> None:
     """Of 8 x 8 pixels: those whose maps vanish are passed over."""
     shape = {"img_size": 8, "num_classes": 3, "in_chans": 1}
     for kind in stock.LISTS:
-        found = stock.nearest(kind, shape, {"macs": 1e5}, Budget(), None)
+        found = stock.nearest(stock.price_list(kind, shape, None), {"macs": 1e5}, Budget(), "macs")
         model = stock.build(found["model"], shape)
         assert model.eval()(torch.zeros(2, 1, 8, 8)).shape == (2, 3)
         assert found["params"] == sum(p.numel() for p in model.parameters())

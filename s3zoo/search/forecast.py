@@ -24,6 +24,7 @@ class Macs(NamedTuple):
     supernet: float = 1.0  # the mean of the networks that a step of the supernet trains
     drawn: float = 1.0  # of random networks of the space
     searched: float = 1.0  # of those within the budgets
+    stock: float = 2.0  # of timm's two networks beside a winner, together
 
 
 PASSES = Macs()
@@ -96,16 +97,17 @@ def planned(
         found.append(Phase(f"space{last}: audit", passes, True, macs.drawn))
     found += [phase for phase in searched(last) if phase.name not in {each.name for each in found}]
     if any(controls.values()):
-        # timm's are two, which may compute more than the winner at the same latency
-        count = sum(map(bool, controls.values())) + 2 * bool(controls.get("stock"))
+        two = 2 * bool(controls.get("stock"))
+        count = sum(map(bool, controls.values())) + two // 2
+        mean = ((count - two) * macs.searched + two / 2 * macs.stock) / count
         passes = budgets * count * trained + (scored // STEP if controls.get("random_search") else 0)
-        found.append(Phase(f"space{last}: controls", passes, True, macs.searched))
+        found.append(Phase(f"space{last}: controls", passes, True, mean))
     return [*found, Phase("test images", held_out, macs=macs.searched)]
 
 
-def forecast(run: Any, images: int) -> list[Phase]:
+def forecast(run: Any, images: int, macs: Macs | None = None) -> list[Phase]:
     """The phases of a SearchRun with so many training images, without those held out, in multiply-adds."""
-    return planned(to_dict(run), images, macs=typical_macs(run))
+    return planned(to_dict(run), images, macs=macs or typical_macs(run))
 
 
 def typical_macs(run: Any) -> Macs:
@@ -113,9 +115,11 @@ def typical_macs(run: Any) -> Macs:
     price, search = Pricer(**run.priced), run.arch_search
     drawn = mean_macs(run.space, Budget(), price)
     budgets = [Budget.parse(text) for text in search.budgets] or [run.space_search.budget]
-    low, high = extents(run.space, price)["macs"]
-    supernet = (low + high + 2 * drawn) / 4 if run.supernet.sampling == "sandwich" else drawn
-    return Macs(supernet, drawn, statistics.fmean(mean_macs(run.space, budget, price) for budget in budgets))
+    supernet = drawn
+    if run.supernet.sampling == "sandwich":
+        supernet = (sum(extents(run.space, price)["macs"]) + 2 * drawn) / 4
+    searched = statistics.fmean(mean_macs(run.space, budget, price) for budget in budgets)
+    return Macs(supernet, drawn, searched, 2 * searched)
 
 
 def mean_macs(space: Space, budget: Budget, price: Pricer) -> float:

@@ -7,6 +7,7 @@ the latency table, which grows with the spaces that are visited.
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import statistics
 from collections.abc import Callable, Iterable, Iterator
@@ -383,6 +384,10 @@ def search_architectures(
             _evolve(context, engine, evaluate, where, generations, (index, len(budgets)))
             if context.ranks.first:
                 _write_archive(context, place / f"search-{index}", engine, budget, evaluate)
+    if controls and run.controls.stock:
+        best = [(engine.best[0], budget) for budget, engine in zip(budgets, engines, strict=True)]
+        rows = [choose_stock(context, place / f"search-{i}", *each) for i, each in enumerate(best)]
+        context.course.beside(statistics.fmean(sum(row["macs"] for row in each.values()) for each in rows))
     found, recipe = [], context.pace.at(f"{place.name}: finish").final.train
     mode = run.final.mode if train else "inherit"
     with context.course.phase(f"{place.name}: finish"):
@@ -408,7 +413,7 @@ def search_architectures(
                 context.course.part(index, len(filters))
                 beside = finish_controls(context, supernet, place, index, feasible, recipe)
                 if run.controls.stock:
-                    beside |= finish_stock(context, place / f"search-{index}", found[index], recipe)
+                    beside |= finish_stock(context, place / f"search-{index}", rows[index], recipe)
                 found[index] = found[index]._replace(controls=beside)
     return found
 
@@ -441,24 +446,28 @@ def finish_controls(
     }
 
 
-def finish_stock(context: Context, place: Path, found: Found, train: Train) -> dict[str, Finished]:
-    """The nearest transformer and CNN of timm, trained like the winner. What was chosen is kept in stock.json."""
+def choose_stock(context: Context, place: Path, winner: Arch, budget: Budget) -> dict[str, dict[str, Any]]:
+    """timm's transformer and CNN nearest to a network, which are kept in stock.json."""
     run, path, table = context.run, place / "stock.json", context.latency
-    winner = found.networks[0].arch
-    assert winner is not None
     if context.ranks.first and not path.exists():
-        repeats = run.arch_search.latency_repeats
-        latency = None if table is None or not table.is_here else lambda model: table.measured_model(model, repeats)
+        repeats, costs = run.arch_search.latency_repeats, context.pricer(winner)
+        here = table is not None and table.is_here
+        latency = (lambda model: table.measured_model(model, repeats)) if table is not None and here else None
         chosen: dict[str, Any] = {}
         for kind in stock.LISTS:
-            near = stock.nearest(kind, run.shape, context.pricer(winner), found.budget, latency)
-            chosen |= {} if near is None else {kind: near}
-            if run.final.mode == "finetune" and near is not None:
-                chosen[kind]["from_scratch"] = True  # others begin with the supernet's weights
+            known = stock.price_list(kind, run.shape, latency, costs["latency"] if here else math.inf)
+            if near := stock.nearest(known, costs, budget, "latency" if here else "macs"):
+                # others begin with the supernet's weights where they are finetuned
+                chosen[kind] = near | ({"from_scratch": True} if run.final.mode == "finetune" else {})
         write_json(path, chosen)
     context.ranks.wait()
-    finished = {}
-    for kind, row in read_json(path).items():
+    return read_json(path)
+
+
+def finish_stock(context: Context, place: Path, rows: dict[str, dict[str, Any]], train: Train) -> dict[str, Finished]:
+    """Those of timm, trained like the winner."""
+    run, finished = context.run, {}
+    for kind, row in rows.items():
         torch.manual_seed(seed_from(run.seed, "stock", row["model"]))
         model = stock.build(row["model"], run.shape).to(context.ranks.device)
         folder = place / f"control-{kind}"

@@ -23,12 +23,13 @@ from s3zoo.arch import Arch
 from s3zoo.drawing import duration, quantity
 from s3zoo.files import Records
 from s3zoo.models import MODELS
+from s3zoo.search import stock
 from s3zoo.search.around import around as around_network
 from s3zoo.search.around import network, space_around
-from s3zoo.search.budget import Budget, Pricer, extents
+from s3zoo.search.budget import Budget, Limit, Pricer, extents
 from s3zoo.search.config import ArchSearch, Controls, Final, SearchRun
 from s3zoo.search.course import Course
-from s3zoo.search.forecast import STEP, forecast, typical_macs
+from s3zoo.search.forecast import STEP, Macs, forecast, typical_macs
 from s3zoo.search.latency_runtime import measured_speed, runner, threads_set, timed_in_turns
 from s3zoo.search.space_search import SpaceSearch
 from s3zoo.search.start import SHARE, check_family, known_starts, read_start
@@ -48,6 +49,7 @@ HELD_OUT = 0.2  # of the training images, at most 5,000
 SUPERNET, SEARCH, FINAL = 0.22, 0.08, 0.55
 OVERHEAD = 1.4  # of a training step: optimizer, reading and augmenting images
 EPOCHS, STEPS = 15, 800  # of the supernet and of a network at least, where the hours allow it
+NEARLY = 0.75  # where they do not: of the epochs that the narrowest space gets, for a wider one
 FEW = 10_000  # training images: with fewer, weights that are there are worth more than a space made for the images
 CALIBRATION = 128  # images for the batch norms of a network that is scored
 
@@ -124,7 +126,8 @@ def make_plan(
     ]  # fmt: skip
     phases = [("measuring, reading", 0.05 * seconds)]
     phases += [
-        (phase.name, phase.seconds(*speeds) * (OVERHEAD if phase.training else 1)) for phase in forecast(run, images)
+        (phase.name, phase.seconds(*speeds) * (OVERHEAD if phase.training else 1))
+        for phase in forecast(run, images, fit.macs)
     ]
     return Plan(run, reasons, [*phases, ("report", 0.02 * seconds)])
 
@@ -289,6 +292,12 @@ def _around(draft: SearchRun, name: str, start: str, find: _Fitting) -> Iterator
 class _Fit(NamedTuple):
     run: SearchRun
     speeds: tuple[float, float]
+    macs: Macs
+
+    @property
+    def epochs(self) -> int:
+        """Of the supernet or of a network, whichever has fewer."""
+        return min(self.run.supernet.epochs, self.run.final.train.epochs)
 
 
 class _Fitting:
@@ -297,25 +306,31 @@ class _Fitting:
     def __init__(self, limits: list[Budget], images: int, reasons: list[Reason]) -> None:
         self.limits, self.images, self.reasons = limits, images, reasons
         self._speeds: dict[tuple[str, int], tuple[int, tuple[float, float]]] = {}
+        self._lists: dict[int, dict[str, stock.Costs]] = {}  # of timm's networks, by the size of images
 
     def first(self, runs: Iterable[SearchRun], share: int, what: str, *, must: bool) -> _Fit | None:
         """The first of these that has networks at this share of the budgets and trains long enough; if one `must` be
-        found, else the last that has such networks."""
+        found, else the first that trains nearly as long as any of them can."""
         found: _Fit | None = None
         seen: SearchRun | None = None
-        enough, wished = False, 0
+        others: list[_Fit] = []
+        wished = 0  # pixels
         for run in runs:
             seen, wished = run, wished or run.data.img_size
             if not self._within(run, share):
                 continue
             threads, speeds = self._speed(run)
-            trial = _timed(dataclasses.replace(run, threads=threads), self.images, speeds)
+            macs = self._macs(run)
+            trial = _timed(dataclasses.replace(run, threads=threads), self.images, speeds, macs)
             least = max(EPOCHS, STEPS * run.supernet.batch_size / self.images) / (SHARE if run.start else 1)
-            enough = min(trial.supernet.epochs, trial.final.train.epochs) >= int(least)
-            if enough or must:
-                found = _Fit(trial, speeds)
-            if enough:
+            others.append(_Fit(trial, speeds, macs))
+            if others[-1].epochs >= int(least):
+                found = others[-1]
                 break
+        enough = found is not None
+        if must and others and not enough:
+            most = max(fit.epochs for fit in others)
+            found = next(fit for fit in others if fit.epochs >= NEARLY * most)
         if found is None and must:
             assert seen is not None
             low = {metric: ends[0] for metric, ends in extents(seen.space, Pricer(**seen.priced)).items()}
@@ -325,7 +340,7 @@ class _Fitting:
             )
         if found is None:
             return None
-        run, speeds = found
+        run, speeds, _ = found
         ends = extents(run.space, Pricer(**run.priced))
         size = run.data.img_size
         self.reasons += [
@@ -377,12 +392,15 @@ class _Fitting:
         """Parameters, MACs and, where a budget limits it, latency."""
         costs = Pricer(**run.priced)(arch)
         if any("latency" in budget.limits for budget in self.limits):
-            size, chans, options = run.data.img_size, run.data.in_chans, run.arch_search
-            with torch.random.fork_rng(devices=[]), threads_set(1):
-                model = MODELS[arch.family](arch.effective(size), **run.shape)
-                call = runner(model, torch.randn(options.latency_batch, chans, size, size), "torch", 1)
-                (costs["latency"],) = timed_in_turns([call], 5, "cpu", 1)
+            with torch.random.fork_rng(devices=[]):
+                costs["latency"] = _latency(run, MODELS[arch.family](arch.effective(run.data.img_size), **run.shape))
         return costs
+
+    def _macs(self, run: SearchRun) -> Macs:
+        size = run.data.img_size
+        if run.controls.stock and size not in self._lists:
+            self._lists[size] = price_lists(run)
+        return macs_beside(run, self._lists.get(size, {}))
 
     def _within(self, run: SearchRun, share: int) -> bool:
         """Whether the smallest network has at most this part of what each budget allows, and the largest enough."""
@@ -399,21 +417,53 @@ class _Fitting:
         if key not in self._speeds:
             cores = os.cpu_count() or 1
             found = 1, measured_speed(run, 1.5, clock=time.perf_counter)
-            if cores > 1:
+            if os.getloadavg()[0] < cores - 1:  # threads that wait for each other are slow beside other programs
                 shared = measured_speed(run, 1.5, threads=cores, clock=time.perf_counter)
                 found = (cores, shared) if shared[0] > 1.1 * found[1][0] else found
             self._speeds[key] = found
         return self._speeds[key]
 
 
-def _timed(run: SearchRun, images: int, speeds: tuple[float, float]) -> SearchRun:
+def price_lists(run: SearchRun) -> dict[str, stock.Costs]:
+    """What the networks of timm cost that may stand beside a winner."""
+    budgets = [Budget.parse(text).limits for text in run.arch_search.budgets]
+    limit = max((limits["latency"].high for limits in budgets if "latency" in limits), default=0.0)
+    latency = (lambda model: _latency(run, model)) if limit else None
+    with torch.random.fork_rng(devices=[]):
+        return {kind: stock.price_list(kind, run.shape, latency, limit) for kind in stock.LISTS}
+
+
+def macs_beside(run: SearchRun, lists: dict[str, stock.Costs]) -> Macs:
+    """Of the run's networks and of those of timm, beside winners that use up what the budgets allow."""
+    macs = typical_macs(run)
+    if not lists:
+        return macs
+    budgets = [Budget.parse(text) for text in run.arch_search.budgets] or [Budget()]
+    total = 0.0
+    for budget in budgets:
+        limit = budget.limits.get("latency", Limit()).high
+        metric, aim = ("macs", macs.searched) if math.isinf(limit) else ("latency", limit)
+        chosen = [stock.nearest(known, {metric: aim}, budget, metric) for known in lists.values()]
+        total += sum(row["macs"] for row in chosen if row is not None)
+    return macs._replace(stock=total / len(budgets))
+
+
+def _latency(run: SearchRun, model: Any) -> float:
+    """Milliseconds on one thread."""
+    size = run.data.img_size
+    with threads_set(1):
+        images = torch.randn(run.arch_search.latency_batch, run.data.in_chans, size, size)
+        return timed_in_turns([runner(model, images, "torch", 1)], 5, "cpu", 1)[0]
+
+
+def _timed(run: SearchRun, images: int, speeds: tuple[float, float], macs: Macs) -> SearchRun:
     """Epochs and generations for the hours at these speeds."""
-    seconds, macs = run.hours * 3600, typical_macs(run)
+    seconds = run.hours * 3600
     step, budgets = STEP * images * OVERHEAD / speeds[0], max(1, len(run.arch_search.budgets))
-    controls = {phase.name.partition(": ")[2]: phase.images for phase in forecast(run, images)}
-    networks = budgets * (1 + controls.get("controls", 0) / controls["finish"])
+    work = {phase.name.partition(": ")[2]: phase.work for phase in forecast(run, images, macs)}
+    trained = (work["finish"] + work.get("controls", 0.0)) / run.final.train.epochs  # an epoch of all networks
     supernet = _bounded(SUPERNET * seconds / (macs.supernet * step), 1, 300)
-    final = _bounded(FINAL * seconds / (macs.searched * networks * step), 1, 300)
+    final = _bounded(FINAL * seconds / (trained * OVERHEAD / speeds[0]), 1, 300)
     scored = SEARCH * seconds / ((run.data.holdout + CALIBRATION) * budgets * macs.searched / speeds[1])
     population = _bounded(scored / 5, 10, 50)
     generations = _bounded(scored / population, 2, 20)
@@ -486,8 +536,11 @@ class Pace:
         needed = self.course.needed(phase)
         if needed is None and phase.endswith("supernet"):  # nothing has been timed yet
             train, score = measured_speed(run, 1.0, threads=run.threads, clock=time.perf_counter)
+            macs = macs_beside(run, price_lists(run) if run.controls.stock else {})
+            self.course.beside(macs.stock)
             needed = sum(
-                each.seconds(train, score) * (OVERHEAD if each.training else 1) for each in forecast(run, self.images)
+                each.seconds(train, score) * (OVERHEAD if each.training else 1)
+                for each in forecast(run, self.images, macs)
             )
         row: dict[str, Any] = {"phase": phase, "left": round(left), "needed": round(needed or 0), "set": []}
         if needed is None or needed <= max(left, 0.0):

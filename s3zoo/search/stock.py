@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,6 +13,8 @@ from torch import nn
 
 from s3zoo.compat import count_macs
 from s3zoo.search.budget import Budget
+
+Costs = dict[str, dict[str, float]]  # by name
 
 LISTS = {
     "transformer": ("test_vit", "test_vit2", "test_vit3", "vit_tiny_patch16_224", "vit_small_patch16_224"),
@@ -30,33 +33,43 @@ def build(name: str, shape: Mapping[str, Any]) -> nn.Module:
     return timm.create_model(name, pretrained=False, **options)
 
 
-def costs_of(
-    model: nn.Module, shape: Mapping[str, Any], latency: Callable[[nn.Module], float] | None
-) -> dict[str, float]:
-    """Parameters, MACs and, where it can be measured, latency."""
-    size = shape["img_size"]
-    images = torch.zeros(1, shape["in_chans"], size, size)
-    model.eval().requires_grad_(False)  # torch's counter fails where a parameter is an input (test_vit3)
-    macs, _ = count_macs(lambda: model(images))
-    found = {"params": float(sum(p.numel() for p in model.parameters())), "macs": float(macs)}
-    return found if latency is None else found | {"latency": latency(model)}
+@functools.cache
+def _sizes(name: str, img_size: int, in_chans: int, num_classes: int) -> dict[str, float] | None:
+    """Parameters and MACs; None if it is made for larger images."""
+    with torch.device("meta"):
+        model = build(name, {"img_size": img_size, "in_chans": in_chans, "num_classes": num_classes}).eval()
+        model.requires_grad_(False)  # torch's counter fails where a parameter is an input (test_vit3)
+        try:
+            macs, _ = count_macs(lambda: model(torch.zeros(1, in_chans, img_size, img_size)))
+        except RuntimeError:  # a map has become smaller than a kernel
+            return None
+    return {"params": float(sum(p.numel() for p in model.parameters())), "macs": float(macs)}
 
 
-def nearest(
-    kind: str, shape: Mapping[str, Any], target: Mapping[str, float], budget: Budget,
-    latency: Callable[[nn.Module], float] | None,
-) -> dict[str, Any] | None:  # fmt: skip
-    """The network of a list whose latency, else whose MACs are nearest to the target's; within the budget if any is.
+def price_list(
+    kind: str, shape: Mapping[str, Any], latency: Callable[[nn.Module], float] | None, limit: float = math.inf
+) -> Costs:
+    """Parameters, MACs and, where it can be measured, latency of the networks of a list that take such images.
 
-    None if all of them are made for larger images.
+    They are timed from the smallest on, until one takes twice the limit.
     """
-    metric, known = "macs" if latency is None else "latency", {}
-    for name in LISTS[kind]:
-        with contextlib.suppress(RuntimeError):  # a map has become smaller than a kernel
-            known[name] = costs_of(build(name, shape), shape, latency)
+    known = [(name, costs) for name in LISTS[kind] if (costs := _sizes(name, **shape)) is not None]
+    if latency is None:
+        return dict(known)
+    timed: Costs = {}
+    for name, costs in sorted(known, key=lambda each: each[1]["macs"]):
+        timed[name] = costs | {"latency": latency(build(name, shape))}
+        if timed[name]["latency"] > 2 * limit:
+            break
+    return timed
+
+
+def nearest(known: Costs, target: Mapping[str, float], budget: Budget, metric: str) -> dict[str, Any] | None:
+    """The network whose latency or MACs, say, are nearest to the target's; within the budget if any is. None if there
+    are none."""
     if not known:
         return None
-    limits = Budget({m: limit for m, limit in budget.limits.items() if m != "latency" or latency is not None})
+    limits = Budget({m: limit for m, limit in budget.limits.items() if m != "latency" or metric == "latency"})
     inside = {name: costs for name, costs in known.items() if limits.allows(costs)} or known
     name = min(inside, key=lambda each: abs(inside[each][metric] / target[metric] - 1))
     return {"model": name, "within_budget": limits.allows(inside[name]), **inside[name]}
