@@ -230,14 +230,14 @@ def test_s3_small_at_384_ranks_as_at_224(tmp_path):
 # The run
 
 
-def tested(model, data: ImageData, path: Path) -> dict:
+def measured_on_test(model, data: ImageData, path: Path) -> dict:
     return resumable_accuracy(path, model, lambda first: data.test_batches(first=first), ONE, Stop())
 
 
 def test_the_model_is_a_folder_of_timm(toy, tmp_path):
     result = json.loads((toy / "result.json").read_text())
     model = timm.create_model(f"local-dir:{toy / 'model'}", pretrained=True)
-    again = tested(model, ImageData(DIGITS, 0), tmp_path / "test.json")
+    again = measured_on_test(model, ImageData(DIGITS, 0), tmp_path / "test.json")
     assert again == result["test"] and again["images"] == 360
     described = json.loads((toy / "model/config.json").read_text())
     assert described["pretrained_cfg"]["label_names"] == list("0123456789")
@@ -296,7 +296,7 @@ def test_a_network_of_timm_is_saved_in_its_own_layout(tmp_path):
     assert "tag" not in json.loads((tmp_path / "model/config.json").read_text())["pretrained_cfg"]
     assert model.pretrained_cfg["label_names"] == list("0123456789") and model.conv1[0].weight.shape[1] == 1
     data = ImageData(dataclasses.replace(DIGITS, img_size=32), 0)
-    assert tested(model, data, tmp_path / "again.json") == result["test"]
+    assert measured_on_test(model, data, tmp_path / "again.json") == result["test"]
 
 
 def test_what_is_not_said_is_the_models(five):
