@@ -386,7 +386,7 @@ TABLE: dict[str, list[Case]] = {
         *each(SEGMENT, *puts("segmenter/config.json", DOCUMENTS), *puts("segmenter/config.py", DOCUMENTS)),
         *each(SEGMENT, *puts("segmenter/model.safetensors", TENSORS), Cut("segmenter/model.safetensors", 0.5)),
         *each(SEGMENT, *(Make("photo.jpg", kind) for kind in KINDS), *puts("photo.jpg", "html empty")),
-        *each("flops_mm segmenter.py", *puts("segmenter.py", "x=( model=3 nul"), Cut("segmenter.py", 0.353, True)),
+        *each("flops_mm segmenter.py", *puts("segmenter.py", "x=( model=3 nul"), Cut("segmenter.py", 0.353)),
         *each(TEST_COCO, Make("coco/val2017/000000000000.jpg", "fifo")),
         *each(TEST_MM, Cut("ade/annotations/validation/shapes_00000001.png", 0.5), late=True),
         *each(TEST_COCO, *puts(COCO, DOCUMENTS), *(Make(COCO, kind) for kind in KINDS)),
