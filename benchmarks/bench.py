@@ -100,6 +100,43 @@ def s3() -> Iterator[Row]:
             yield ratio("s3_tiny training step", "timm's swin_s3_tiny_224", times, 1.12, 1.25)
 
 
+KINDS = {  # of operations, by their names in a profile
+    "linear layers": r"aten::(addmm|mm)$",
+    "attention": r"aten::(bmm|baddbmm_?|_?softmax|_softmax_backward_data|_scaled_dot_product\w*)$",
+    "GELU": r"aten::gelu",
+    "layer norm": r"aten::native_layer_norm",
+    "copies": r"aten::(copy_|cat|roll|index|index_select|index_put_|_index_put_impl_|fill_|constant_pad_nd)$",
+    "all else": "",
+}
+
+
+def profile() -> Iterator[Row]:
+    """Where S3's time goes, beside timm's: what no other attention, activation or copy can win back."""
+    images = torch.randn(8, 3, 224, 224)
+    for size, what, act in (
+        ("tiny", "forward", forward), ("tiny", "training", step), ("small", "forward", forward),
+        ("base", "forward", forward),
+    ):  # fmt: skip
+        peer = f"swin_s3_{size}_224"
+        actions = [act(timm.create_model(name), images) for name in (f"s3_{size}", peer)]
+        rounds = [[_by_kind(action) for action in actions] for _ in range(6)][1:]
+        for kind in KINDS:
+            ours, theirs = (statistics.median(both[i][kind] for both in rounds) for i in range(2))
+            yield {"what": f"s3_{size} {what}, batch 8: {kind}", "figure": round(ours, 3), "unit": "s",
+                   "peer": f"timm's {peer}: {theirs:.3f} s"}  # fmt: skip
+
+
+def _by_kind(action: Action) -> dict[str, float]:
+    """Seconds of each kind of operation."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+        action()
+    totals = dict.fromkeys(KINDS, 0.0)
+    for event in seen.key_averages():
+        kind = next(kind for kind, names in KINDS.items() if re.match(names, event.key))
+        totals[kind] += event.self_cpu_time_total / 1e6
+    return totals
+
+
 def without_positions(self: Any, x: Tensor, *_: Tensor) -> Tensor:
     B, N, _ = x.shape
     q, k, v = self.qkv(x).reshape(B, N, self.num_heads, 3, self.head_dim).permute(3, 0, 2, 1, 4).unbind(0)
@@ -234,7 +271,8 @@ def compiled() -> Iterator[Row]:
 
 
 PARTS = {
-    f.__name__: f for f in (s3, autoformer, supernet, sampling, optimizer, racing, shares, memory, start, compiled)
+    part.__name__: part
+    for part in (s3, profile, autoformer, supernet, sampling, optimizer, racing, shares, memory, start, compiled)
 }
 
 

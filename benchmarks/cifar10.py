@@ -1,7 +1,11 @@
-"""The tables and figures of docs/cifar10.md, from what `s3zoo study cifar10 --keep FOLDER` left.
+"""What `s3zoo study cifar10` left, as networks with cards, a table of scored networks, a page and its figures.
 
-    python benchmarks/cifar10.py --pack FOLDER    # finished runs without their weights into benchmarks/data/cifar10
-    python benchmarks/cifar10.py                  # docs/cifar10.md and docs/cifar10-*.svg anew from these
+    python benchmarks/cifar10.py --pack runs/cifar10    # take in what finished runs left, then write all of it anew
+    python benchmarks/cifar10.py                        # write it anew from what was taken in before
+
+Taken in: benchmarks/data/cifar10 (every finished run without its weights, and every start). Written from that: the
+cards in s3zoo/weights, s3zoo/tables/cifar10.jsonl.xz with its card, docs/cifar10.md, docs/cifar10*.svg. `make zoo`
+then brings the rest up to date.
 """
 
 from __future__ import annotations
@@ -9,92 +13,373 @@ from __future__ import annotations
 import argparse
 import io
 import math
+import shutil
 import statistics
 import tarfile
 import tempfile
-from collections.abc import Iterable
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from s3zoo import drawing
-from s3zoo.files import Records, read_json
-from s3zoo.search.report import data, figures
-from s3zoo.study import Study, summary
+from s3zoo import drawing, hub, scored
+from s3zoo.arch import Arch
+from s3zoo.cards import table
+from s3zoo.drawing import mean_and_spread, quantity
+from s3zoo.families import FAMILIES
+from s3zoo.files import Records, read_json, write_text
+from s3zoo.search.budget import Budget
+from s3zoo.search.report import data, networks, spaces
+from s3zoo.search.report.looks import file_name
+from s3zoo.study import Study, kept, method_of, summary
 from s3zoo.training.registry import load_config
+from s3zoo.zoo.page import COLOURS
 
 ROOT = Path(__file__).resolve().parent.parent
-KEPT, DOCS = ROOT / "benchmarks/data/cifar10", ROOT / "docs"
-MARK = "<!-- {} by benchmarks/cifar10.py -->"
-WEIGHTS = ".safetensors"
+KEPT, DOCS, WEIGHTS = ROOT / "benchmarks/data/cifar10", ROOT / "docs", ROOT / "s3zoo/weights"
+TABLE, TABLE_CARD = ROOT / "s3zoo/tables/cifar10.jsonl.xz", ROOT / "s3zoo/tables/README.md"
+MARKS = "<!-- written by benchmarks/cifar10.py -->", "<!-- end of what was written by benchmarks/cifar10.py -->"
+# Named before the runs: the first seed of each method, whatever came out of it, and the one that trains longer
+METHODS = ("s3", "s4_vit", "autoformer", "glit", "s4_swin", "s4_shunted")
+PUBLISHED = {f"{method}-0": f"{method}_micro.cifar10" for method in METHODS} | {"glit_conv2d-0": "glit_mini.cifar10"}
+LABELS = {
+    "s3": "S3", "s3_still": "S3, space stays", "swin": "Swin", "s4_vit": "S4-ViT", "autoformer": "AutoFormer",
+    "deit": "DeiT", "glit": "GLiT", "glit_global": "DeiT", "s4_swin": "S4-Swin", "swin_mini": "Swin",
+    "s4_shunted": "S4-Shunted", "shunted": "Shunted", "glit_conv2d": "GLiT, larger, trained longer",
+    "s3_random": "S3's space, at random", "s3_random_search": "S3's space, random search",
+    "s4_vit_random": "S4's space, at random", "s4_vit_random_search": "S4's space, random search",
+}  # fmt: skip
+BODIES = {"s3": "Swin", "autoformer": "ViT", "glit": "ViT, some heads convolve", "shunted": "Shunted"}  # in S4's words
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pack", type=Path, metavar="FOLDER", help="take finished runs from here")
+    parser.add_argument("--pack", type=Path, metavar="FOLDER", help="the study's folder: take in its finished runs")
     arguments = parser.parse_args()
     if arguments.pack:
         pack(arguments.pack)
-        return
+    with recorded() as found:
+        publish(found, arguments.pack)
+        scored.save(found.networks(), TABLE)
+        write_text(TABLE_CARD, inserted(TABLE_CARD, counts(scored.load(TABLE))))
+        drawn = {name: (label, figure) for name, label, figure in pictures(found)}
+        for path in DOCS.glob("cifar10*.svg"):
+            path.unlink()
+        for name, (_, figure) in drawn.items():
+            drawing.save(figure, DOCS / f"{name}.svg")
+        write_text(DOCS / "cifar10.svg", front(found))
+        text = page(found, [(name, label) for name, (label, _) in drawn.items()])
+        write_text(DOCS / "cifar10.md", inserted(DOCS / "cifar10.md", text))
+
+
+# What is kept of the runs
+
+
+def pack(folder: Path) -> None:
+    """Without times, owners and places of this machine, so that the same run gives the same archive."""
+    KEPT.mkdir(parents=True, exist_ok=True)
+    for run in sorted(path.parent for path in folder.glob("*/result.json")):
+        config = read_json(run / "run.json")["config"]
+        places = {config["data"]["root"]: "cifar10", (source := config.get("supernet_weights", "")): Path(source).name}
+        with tarfile.open(KEPT / f"{run.name}.tar.xz", "w:xz", preset=9) as archive:
+            for path in sorted(kept(run)):
+                if path.suffix != ".safetensors":
+                    entry = tarfile.TarInfo(str(path.relative_to(folder)))
+                    content = path.read_bytes()
+                    for place, name in places.items():
+                        content = content.replace(place.encode(), name.encode()) if place else content
+                    entry.size = len(content)
+                    archive.addfile(entry, io.BytesIO(content))
+        print(f"{run.name}: {(KEPT / f'{run.name}.tar.xz').stat().st_size:,} bytes")
+    if (folder / "study.jsonl").exists():
+        known = Records(KEPT / "study.jsonl")
+        known.append([row for row in Records(folder / "study.jsonl", write=False).rows if row not in known.rows])
+
+
+class Found(NamedTuple):
+    """The study and what its finished runs left, in a folder of their names."""
+
+    study: Study
+    folder: Path
+    searches: list[data.Run]
+    outcomes: dict[str, scored.Outcome]  # by run, in the study's order
+
+    @property
+    def methods(self) -> dict[str, list[scored.Outcome]]:
+        """The seeds of each method."""
+        found: dict[str, list[scored.Outcome]] = {}
+        for name, outcome in self.outcomes.items():
+            found.setdefault(method_of(name), []).append(outcome)
+        return found
+
+    def seeds(self, method: str) -> list[data.Run]:
+        return [run for run in self.searches if method_of(run.folder.name) == method]
+
+    def searched(self, method: str) -> bool:
+        """Whether its networks were found by a search: its own, or that of a run that it reads."""
+        runs = [run for run in self.study.runs if method_of(run.name) == method]
+        return any(run.command.startswith("search ") or run.needs for run in runs)
+
+    @property
+    def supernets(self) -> list[data.Run]:
+        """The searches that trained their own, and not another run's once more."""
+        return [run for run in self.searches if not run.config["supernet_weights"]]
+
+    def networks(self) -> list[scored.ScoredNetwork]:
+        return scored.of_runs(run.folder for run in self.searches)
+
+
+@contextmanager
+def recorded() -> Iterator[Found]:
     study = load_config("cifar10", Study, "study")
     with tempfile.TemporaryDirectory() as scratch:
         for path in sorted(KEPT.glob("*.tar.xz")):
             with tarfile.open(path) as archive:
                 archive.extractall(scratch, filter="data")
-        searches = [run for run in study.runs if run.command.startswith("search ")]
-        folders = [Path(scratch, run.name) for run in searches if Path(scratch, run.name).exists()]
-        runs = data.read_all(folders)
-        text = "\n\n".join([summary(study, study.runs, Path(scratch)), signal(runs), moves(runs), starts()])
-        draw([run for run in runs if run.folder.name.startswith("s3-")], "s3")
-        draw([run for run in runs if run.folder.name.startswith("s4_vit-")], "s4_vit")
-    before, _, rest = (DOCS / "cifar10.md").read_text(encoding="utf-8").partition(MARK.format("written"))
-    after = rest.partition(MARK.format("end of what was written"))[2]
-    marks = MARK.format("written"), MARK.format("end of what was written")
-    (DOCS / "cifar10.md").write_text(f"{before}{marks[0]}\n\n{text}\n\n{marks[1]}{after}", encoding="utf-8")
+        done = [run for run in study.runs if Path(scratch, run.name).exists()]
+        searches = data.read_all([Path(scratch, run.name) for run in done if run.command.startswith("search ")])
+        yield Found(study, Path(scratch), searches, {run.name: scored.outcome(Path(scratch, run.name)) for run in done})
 
 
-def pack(folder: Path) -> None:
-    """Without times, owners and the place of the images, so that the same run gives the same archive."""
-    KEPT.mkdir(parents=True, exist_ok=True)
-    for run in sorted(path.parent for path in folder.glob("*/result.json")):
-        place = read_json(run / "run.json")["config"]["data"]["root"]
-        with tarfile.open(KEPT / f"{run.name}.tar.xz", "w:xz", preset=9) as archive:
-            for path in sorted(run.rglob("*")):
-                if path.is_file() and path.suffix != WEIGHTS:
-                    entry = tarfile.TarInfo(str(path.relative_to(folder)))
-                    content = path.read_bytes().replace(place.encode(), b"cifar10")
-                    entry.size = len(content)
-                    archive.addfile(entry, io.BytesIO(content))
-        print(f"{run.name}: {(KEPT / f'{run.name}.tar.xz').stat().st_size:,} bytes")
+# Networks and the table of scored ones
 
 
-def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    lines = [list(head), *map(list, rows)]
-    lines.insert(1, ["---"] * len(lines[0]))
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def publish(found: Found, fresh: Path | None = None) -> None:
+    """The card of every network that is published, with what was found beside it; weights from `fresh` where it has
+    the run, else those that are there."""
+    for run, name in PUBLISHED.items():
+        place = fresh / run if fresh and (fresh / run / "model/model.safetensors").exists() else WEIGHTS / name
+        if run in found.outcomes and place.exists():
+            with tempfile.TemporaryDirectory() as scratch:
+                extras = hub.Extras(title=f"{name.partition('.')[0]} on CIFAR-10", beside=beside(found, run))
+                made = Path(scratch, name)
+                hub.make_repository(hub.find_model(place), made, license="apache-2.0", extras=extras)
+                shutil.rmtree(WEIGHTS / name, ignore_errors=True)
+                shutil.copytree(made, WEIGHTS / name)
+            print(f"{name}: {run}, with {len(extras.beside)} runs beside it")
 
 
-def signal(runs: Iterable[data.Run]) -> str:
-    """How much random networks of a space differ, beside the error of one score."""
+def beside(found: Found, run: str) -> list[Path]:
+    """The other seeds of a run, and all seeds of the methods that it is compared with."""
+    with_it = {method_of(run)} | {name for pair in found.study.compared if method_of(run) in pair for name in pair}
+    return [found.folder / name for name in found.outcomes if method_of(name) in with_it and name != run]
+
+
+def counts(scores: Iterable[scored.ScoredNetwork]) -> str:
+    """What the table has, for its card."""
+    groups: dict[tuple[str, str], list[scored.ScoredNetwork]] = {}
+    for each in scores:
+        groups.setdefault((each.run, each.space), []).append(each)
+    rows = []
+    for (run, space), some in groups.items():
+        full = [each.accuracy for each in some if each.full and each.accuracy is not None and not each.role]
+        trained = ", ".join(f"{each.role} {each.test:.2f}" for each in some if each.role)
+        span = f"{min(full):.2f} to {max(full):.2f}" if full else ""
+        rows.append((run, space, len([each for each in some if not each.role]), len(full), span, trained))
+    head = ("run", "space", "networks", "of these in full", "their accuracy (%)", "trained: test (%)")
+    return f"{sum(row[2] for row in rows):,} networks were scored.\n\n{table('', '', head, rows)}"
+
+
+# The page
+
+
+def inserted(path: Path, text: str) -> str:
+    """The file with the text in its place between the marks."""
+    before, _, rest = path.read_text(encoding="utf-8").partition(MARKS[0])
+    after = rest.partition(MARKS[1])[2]
+    return f"{before}{MARKS[0]}\n\n{text}\n\n{MARKS[1]}{after}"
+
+
+def page(found: Found, drawn: Iterable[tuple[str, str]]) -> str:
+    """All tables, and the figures of these names and labels."""
+    sections = [
+        ("The networks", summary(found.study, found.study.runs, found.folder)),
+        ("Methods under one limit", methods(found)),
+        ("Inherited and trained from scratch", inherited(found)),
+        ("The visited spaces", visited(found.supernets)),
+        ("What moved", moves(found.supernets)),
+        ("S3's guidelines", guidelines(found.seeds("s3"))),
+        ("Evolution", evolution(found)),
+        ("Figures", "\n".join(f"![{label}]({name}.svg)" for name, label in drawn)),
+        ("Every start", starts()),
+    ]
+    return "\n\n".join(f"### {title}\n\n{text}" for title, text in sections if text)
+
+
+def together(study: Study) -> list[list[str]]:
+    """Methods that are compared with each other: they have one limit."""
+    found: list[list[str]] = []
+    for one, two in study.compared:
+        group = next((group for group in found if {one, two} & set(group)), None)
+        if group is None:
+            found.append([two, one])
+        else:
+            group += [name for name in (two, one) if name not in group]
+    return found
+
+
+def told(values: Iterable[float]) -> str:
+    low, high = quantity(min(values := list(values))), quantity(max(values))
+    return low if low == high else f"{low} to {high}"
+
+
+def approach(run: data.Run) -> str:
+    if source := run.config["supernet_weights"]:
+        return f"{run.config['arch_search']['method']} in the last space of {method_of(Path(source).name)}"
+    own = {"s3": "S3", "s4": "S4", "none": "space stays"}[run.config["space_search"]["method"]]
+    return "GLiT" if run.config["hierarchy"] == "glit" else own
+
+
+def methods(found: Found) -> str:
+    """In the form of S4's Tables 2, 3 and 5."""
+    rows = []
+    for group in together(found.study):
+        limits = {text for name in group for run in found.seeds(name) for text in run.config["arch_search"]["budgets"]}
+        limit = ", ".join(str(Budget.parse(text)) for text in sorted(limits))
+        for name in group:
+            outcomes, runs = found.methods.get(name, []), found.seeds(name)
+            if not outcomes:
+                continue
+            updates = " / ".join(str(sum(decision.moved for decision in run.decisions)) for run in runs) or "–"
+            back = " / ".join(str(backtracked(run)) for run in runs if run.config["space_search"]["backtrack"]) or "–"
+            how = f"{name} ({approach(runs[0]) if runs else 'designed'})"
+            rows.append((
+                BODIES[family_of(found, outcomes[0])], how, updates, back, limit,
+                told(each.params for each in outcomes), told(each.macs for each in outcomes),
+                mean_and_spread([each.test["top1"] for each in outcomes]), len(outcomes),
+            ))  # fmt: skip
+    note = (
+        "In the form of S4's Tables 2, 3 and 5; where there are several seeds, updates of the space and spaces gone"
+        " back stand for each, and the accuracy is their mean ± standard deviation."
+    )
+    head = ("body", "method", "updates", "back", "limit", "parameters", "MACs", "CIFAR-10 test top-1 (%)", "seeds")
+    return table("", textwrap.fill(note, 120), head, rows)
+
+
+def backtracked(run: data.Run) -> int:
+    """How many spaces a search went back to find networks within its limit."""
+    return run.visits[-1].index - max(visit.index for visit in run.visits if visit.searches)
+
+
+def inherited(found: Found) -> str:
+    """In the form of AutoFormer's Table 2."""
+    rows = []
+    for name in found.methods:
+        trained: dict[str, list[dict[str, Any]]] = {}
+        for run in found.seeds(name):
+            for row in [*run.winners, *(run.result or {}).get("controls", [])]:
+                trained.setdefault(row.get("control", ""), []).append(row)
+        for control, some in trained.items():
+            config = found.seeds(name)[0].config
+            method = control.replace("_", " ") or config["arch_search"]["method"]
+            known = [[row[key] for row in some if row[key] is not None] for key in ("inherited", "accuracy")]
+            tests = [row["test"]["top1"] for row in some]
+            rows.append((
+                name, f"{config['supernet']['sharing']}, {method}", *(mean_and_spread(v) if v else "–" for v in known),
+                mean_and_spread(tests), told(row["params"] for row in some), len(some),
+            ))  # fmt: skip
+    note = (
+        "In the form of AutoFormer's Table 2: the network that was found, with the supernet's weights and trained from"
+        " scratch; held-out images but for the last accuracy (%)."
+    )
+    head = ("method", "weights and search", "inherited", "trained", "trained, test images", "parameters", "seeds")
+    return table("", textwrap.fill(note, 120), head, rows)
+
+
+def visited(runs: Iterable[data.Run]) -> str:
+    """How much random networks of a space differ, beside the error of one score, and its best within the limit: in the
+    form of S3's Table 5 and S4's Table 4."""
     rows = []
     for run in runs:
         images = run.config["data"]["holdout"]
+        budget = Budget.parse(run.config["arch_search"]["budgets"][0])
         for visit in run.visits:
             scores = [network.accuracy for network in visit.random if network.full]
+            cells = ["–"] * 4
             if len(scores) > 1:
-                mean, spread = statistics.fmean(scores), statistics.stdev(scores)
+                mean = statistics.fmean(scores)
                 error = 100 * math.sqrt(mean / 100 * (1 - mean / 100) / images)
-                best = f"{min(scores):.1f} to {max(scores):.1f}"
-                where = f"{run.folder.name}, space{visit.index}"
-                rows.append((where, f"{len(scores)}", f"{mean:.1f}", best, f"{spread:.2f}", f"{error:.2f}"))
-    head = ("random networks of", "number", "mean (%)", "range", "standard deviation", "error of a score")
-    return table(head, rows)
+                cells = [f"{len(scores)}", f"{mean:.1f}", f"{statistics.stdev(scores):.2f}", f"{error:.2f}"]
+            within = [network for network in visit.networks if network.full and budget.allows(network.costs)]
+            best = max(within, key=lambda network: network.accuracy, default=None)
+            last = ("–",) * 3
+            if best:
+                last = quantity(best.costs["params"]), quantity(best.costs["macs"]), f"{best.accuracy:.2f}"
+            rows.append((run.folder.name, f"space{visit.index}", *cells, len(within), *last))
+    note = (
+        "Accuracies (%) on the held-out images, with the weights of that space's supernet. On the left, random networks"
+        " of the space: where they differ by less than the error of a score, a search there rests on noise. On the"
+        " right all that were scored in full and keep the limit, in the form of S3's Table 5 and S4's Table 4 (which"
+        " train these networks; here they have the supernet's weights)."
+    )
+    head = ("run", "space", "random networks", "mean", "standard deviation", "error of a score", "within the limit",
+            "best: parameters", "MACs", "accuracy")  # fmt: skip
+    return table("", textwrap.fill(note, 120), head, rows)
 
 
 def moves(runs: Iterable[data.Run]) -> str:
+    rows = [
+        (run.folder.name, f"space{index}", decision.told().replace("->", "to"))
+        for run in runs
+        for index, decision in enumerate(run.decisions)
+    ]
+    return table("", "", ("run", "from", "what moved"), rows)
+
+
+def guidelines(runs: Iterable[data.Run]) -> str:
+    """Depth, windows, MLP ratios and Q-K-V widths of S3's spaces and networks, stage by stage."""
     rows = []
     for run in runs:
-        for index, decision in enumerate(run.decisions):
-            rows.append((run.folder.name, f"space{index}", decision.told().replace("|", "/")))
-    return table(("run", "from", "what moved"), rows)
+        groups = [(f"space{visit.index}", [network.arch for network in visit.random]) for visit in run.visits]
+        groups.append(("winner", [Arch.from_dict(row["arch"]) for row in run.winners[:1]]))
+        for name, archs in groups:
+            if archs:
+                rows.append((run.folder.name, name, *by_stage(archs)))
+    note = (
+        "What S3 concludes (§3): the third stage matters most and wants more blocks; windows and MLP ratios grow with"
+        " depth; the Q-K-V width may be below the width. Means over random networks of each space, and of the winner,"
+        " by stage."
+    )
+    head = ("run", "", "blocks", "width", "window", "MLP ratio", "Q-K-V width / width")
+    return table("", textwrap.fill(note, 120), head, rows)
+
+
+def by_stage(archs: Sequence[Arch]) -> Iterator[str]:
+    stages = list(zip(*(arch.stages for arch in archs), strict=True))
+
+    def cell(values: Iterable[Iterable[float]]) -> str:
+        return " / ".join(f"{statistics.fmean(some):.3g}" for some in values)
+
+    yield cell([stage.depth for stage in same] for same in stages)
+    yield cell([stage.embed_dim for stage in same] for same in stages)
+    blocks: Any = [[(block, stage.embed_dim) for stage in same for block in stage.blocks] for same in stages]
+    yield cell([block.window_size for block, _ in same] for same in blocks)
+    yield cell([block.mlp_ratio for block, _ in same] for same in blocks)
+    yield cell([block.num_heads * block.head_dim / width for block, width in same] for same in blocks)
+
+
+def evolution(found: Found) -> str:
+    rows = []
+    for run in found.supernets:
+        again = [each for each in found.searches if each.config["supernet_weights"] == run.folder.name]
+        drawn = [(each.winners[0]["inherited"], each.visits[-1].searches[0].sizes[-1]) for each in again]
+        for visit in run.visits:
+            for search in (search for search in visit.searches if search.generations and all(search.generations)):
+                bests = [best[0]["accuracy"] for best in search.generations]
+                if search.random:
+                    drawn.append((search.random[-1][0]["accuracy"], search.sizes[len(search.random) - 1]))
+                beside = "; ".join(f"{best:.2f} of {count}" for best, count in drawn) or "–"
+                rows.append((
+                    run.folder.name, f"space{visit.index}", f"{bests[0]:.2f} of {search.sizes[0]}",
+                    f"{bests[-1]:.2f} of {search.sizes[len(bests) - 1]}", beside,
+                ))  # fmt: skip
+    note = (
+        "Best accuracy (%) on the held-out images, with the supernet's weights, and the number of networks it is the"
+        " best of: the first generation is drawn at random within the limit, as random search draws all of its own."
+    )
+    head = ("run", "space", "first generation", "last generation", "random search")
+    return table("", textwrap.fill(note, 120), head, rows)
 
 
 def starts() -> str:
@@ -103,18 +388,82 @@ def starts() -> str:
         (row["name"], f"`s3zoo {row['command']}`", f"{row['seconds']:,}", "finished" if row["done"] else "stopped")
         for row in Records(KEPT / "study.jsonl", write=False).rows
     ]
-    return table(("run", "command", "seconds", ""), rows)
+    return table("", "", ("run", "command", "seconds", ""), rows)
 
 
-def draw(runs: list[data.Run], name: str) -> None:
-    """The figures of the report that the page shows."""
-    if not runs:
-        return
-    groups = data.grouped(runs)
+# Figures
+
+
+def pictures(found: Found) -> Iterator[tuple[str, str, Any]]:
+    """Of every method that searches, the figures of the report that the page shows: name of the file, label, figure."""
     with drawing.style():
-        for panel in (figures.moving, figures.slopes, figures.distributions, figures.generations, figures.sizes):
-            for drawn in panel(groups):
-                drawing.save(drawn.figure, DOCS / f"cifar10-{name}-{drawn.name}.svg")
+        for method in found.methods:
+            runs = [run for run in found.seeds(method) if not run.config["supernet_weights"]]
+            if not runs:
+                continue
+            moved = {row["name"].partition(".")[2] or row["name"] for run in runs for decision in run.decisions
+                     for row in decision.record["dims"] if row["before"] != row["after"]}  # fmt: skip
+            wanted = {f"space-{file_name(gene)}" for gene in moved}
+            limit = next(iter(Budget.parse(runs[0].config["arch_search"]["budgets"][0]).limits))
+            wanted |= {f"accuracy-{limit}"}
+            for panel in (spaces.moving, spaces.slopes, spaces.distributions, networks.generations, networks.sizes,
+                          networks.audits):  # fmt: skip
+                for drawn in panel(data.grouped(runs[:1] if panel is spaces.slopes else runs)):
+                    if drawn.name in wanted or panel not in (spaces.moving, networks.sizes):
+                        yield f"cifar10-{method}-{drawn.name}", drawn.label, drawn.figure
+
+
+@drawing.style()
+def front(found: Found) -> str:
+    """The front page's picture: test accuracies of found networks beside those designed by hand, a row for each method
+    and a mark for each seed, methods with one limit together."""
+    from matplotlib.lines import Line2D
+
+    groups = [[name for name in group if name in found.methods] for group in together(found.study)]
+    groups += [[name] for name in found.methods if not any(name in group for group in groups)]
+    groups = [group for group in groups if group]
+    rows = sum(map(len, groups)) + 0.5 * (len(groups) - 1)
+    figure, ax = drawing.figure(520, 120 + round(29 * rows))
+    ax.set_title("CIFAR-10: test top-1 (%), found and designed")
+    card, place, ticks = drawing.colour("card"), 0.0, {}
+    for group in groups:
+        for method in group:
+            outcomes, searched = found.methods[method], found.searched(method)
+            family = family_of(found, outcomes[0])
+            shade = COLOURS[family][0]
+            for number, each in enumerate(outcomes):
+                y = place + 0.26 * (number - (len(outcomes) - 1) / 2)
+                top1, low, high = each.test["top1"], each.test["low"], each.test["high"]
+                ax.plot([low, high], [y, y], color=shade, linewidth=1)
+                (mark,) = ax.plot(
+                    top1, y, FAMILIES[family].marker, color=shade if searched else card, markersize=7,
+                    markeredgecolor=card if searched else shade, markeredgewidth=0.5 if searched else 1.5, zorder=3,
+                )  # fmt: skip
+                sizes = f"{quantity(each.params)} parameters, {quantity(each.macs)} MACs"
+                says = f"{each.name}\n{top1:.2f} % ({low:.2f} to {high:.2f})\n{sizes}"
+                drawing.tag(mark, "point", says, name=each.name)
+            sizes = f"{told(each.params for each in outcomes)}, {told(each.macs for each in outcomes)} MACs"
+            ticks[place] = f"{LABELS.get(method, method)}\n{sizes}"
+            place += 1
+        place += 0.5
+    ax.set_yticks(list(ticks), list(ticks.values()), size=9)
+    ax.set_ylim(place - 1, -0.5)
+    ax.grid(visible=False, axis="y")
+    ax.margins(x=0.05)
+    ax.set_xlabel("% of 10,000 test images; bars: 95 % intervals")
+    soft = drawing.colour("soft")
+    kinds = {"found by a search": (soft, card, 0.5), "designed by hand": (card, soft, 1.5)}
+    handles = [
+        Line2D([], [], linestyle="", marker="o", color=face, markeredgecolor=edge, markeredgewidth=width, label=name)
+        for name, (face, edge, width) in kinds.items()
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=2)
+    label = "Test accuracy on CIFAR-10 of networks that searches found and of networks designed by hand"
+    return drawing.svg(figure, "cifar10", label=label, colours=COLOURS, standalone=True)
+
+
+def family_of(found: Found, outcome: scored.Outcome) -> str:
+    return read_json(found.folder / outcome.name / "model/config.json")["model_args"]["arch"]["family"]
 
 
 if __name__ == "__main__":

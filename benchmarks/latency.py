@@ -2,7 +2,8 @@
 
     python benchmarks/latency.py --runtime onnx
 
-The table and its correction are measured first, as a search does; then other networks of the space are timed whole.
+The table and its correction are measured first, as a search does; then other networks of the space are timed whole, as
+a search times its winner.
 """
 
 import argparse
@@ -38,21 +39,25 @@ def main() -> None:
     parser.add_argument("--runtime", choices=("torch", "onnx"), default="torch")
     parser.add_argument("--space", choices=SPACES, action="append", help="default: all")
     parser.add_argument("--count", type=int, default=30, help="networks")
+    parser.add_argument("--seed", type=int, default=1, help="of the networks")
     arguments = parser.parse_args()
     for name in arguments.space or SPACES:
         space, size = SPACES[name]
         shape = {"img_size": size, "num_classes": 10, "in_chans": 3}
         table = LatencyTable.empty(space, **shape, threads=1, runtime=arguments.runtime)
         table.cover(space, log=Log(None))
-        rng = random.Random(1)
+        rng = random.Random(arguments.seed)
         archs = [space.sample(rng) for _ in range(arguments.count)]
-        measured = [table.measured(arch) or 0.0 for arch in archs]
+        timings = [timing for arch in archs if (timing := table.measured(arch)) is not None]
+        measured = [timing.ms for timing in timings]
+        slower = [timing.slower or 1.0 for timing in timings]
         predicted = [table(arch) for arch in archs]
         error = statistics.fmean(abs(a / b - 1) for a, b in zip(predicted, measured, strict=True))
         rank = spearmanr(predicted, measured).statistic
         print(
             f"{space.name}, {arguments.runtime}: {len(archs)} networks of {min(measured):.2f} to {max(measured):.2f}"
-            f" ms: Spearman {rank:.3f}, mean error {error:.1%}",
+            f" ms: Spearman {rank:.3f}, mean error {error:.1%}; the machine was {min(slower):.2f} to {max(slower):.2f}"
+            f" times as slow as for the table, when others used {table.others:.0%} of it",
             flush=True,
         )
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from s3zoo.checks import Range, refusal, show, typed
 from s3zoo.families import FAMILIES, LARGEST, Block, Gene
-from s3zoo.files import parse_json
+from s3zoo.files import CONFIG_BYTES, parse_json, read_bytes
 from s3zoo.versions import Migration, migrated
 
 SCHEMA_VERSION = 1
@@ -160,7 +160,7 @@ class Arch:
         name = show(str(source))
         try:
             path = Path(source).expanduser()
-            text = path.read_text(encoding="utf-8") if path.is_file() else None
+            text = read_bytes(path, CONFIG_BYTES).decode() if path.is_file() else None
         except UnicodeDecodeError:
             raise ValueError(f"{name} is not a text file; give the JSON file of an architecture.") from None
         except (OSError, RuntimeError) as error:  # RuntimeError: a home directory that does not exist

@@ -20,6 +20,7 @@ from torch import nn
 
 from s3zoo import __version__
 from s3zoo.arch import Arch
+from s3zoo.checks import Fields, typed
 from s3zoo.models import ENTRYPOINTS
 from s3zoo.models.folder import CONFIG, WEIGHTS, Kind, check_sums, read_network
 from s3zoo.models.loading import PLAIN, differences
@@ -27,6 +28,11 @@ from s3zoo.models.plain import plain_state_dict
 from s3zoo.space import Space
 
 KIND = Kind("a model of s3zoo")
+# What a card needs besides
+_TOLD: Fields = {
+    "num_classes": int, "s3zoo": {"params": int},
+    "pretrained_cfg": {"mean": list, "std": list, "crop_pct": float, "interpolation": str, "input_size": list},
+}  # fmt: skip
 
 
 def save_model(
@@ -178,6 +184,6 @@ def load_model_config(folder: str | Path, *, verify: bool = False, plain: bool =
         Arch.from_dict(ours["arch"])
         if verify:
             check_sums(folder, [WEIGHTS], ours.get("sha256", ""))
-    config.setdefault("pretrained_cfg", {})
     config["s3zoo"].setdefault("provenance", {})
+    typed(config, _TOLD, f"{where}: ")
     return config

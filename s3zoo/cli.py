@@ -8,6 +8,7 @@ import argparse
 import difflib
 import errno
 import importlib
+import io
 import os
 import signal
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from s3zoo import __version__
+from s3zoo.files import shown
 
 
 class Command(NamedTuple):
@@ -74,6 +76,9 @@ _USER_ERRNOS = {
     errno.ENOTDIR: "{place} cannot be, as a part of it is a file and no folder; give another path.",
     errno.EISDIR: "{place} is a folder, but must be a file; give another path.",
     errno.ENAMETOOLONG: "{place} is longer than the name of a file may be; give a shorter path.",
+    errno.EIO: "{place} cannot be read or written (input/output error); look after the disk, or give another path.",
+    errno.ENXIO: "{place} is no file that can be opened; give another path.",
+    errno.EMFILE: "Too many files are open to open {place}; raise the limit (`ulimit -n`) and repeat the command.",
     errno.ELOOP: "{place} is a link that leads back to itself; give another path or remove the link.",
 }
 
@@ -117,7 +122,7 @@ def run(command: Callable[[list[str]], int], argv: list[str]) -> int:
             name = os.fsdecode(name or "a file")
             text = _USER_ERRNOS[number].format(place=repr(name if len(name) < 200 else f"{name[:200]}…"))
         if _speaks():
-            print(f"s3zoo: {' '.join(text.split())}", file=sys.stderr)
+            print(f"s3zoo: {shown(' '.join(text.split()))}", file=sys.stderr)
         return 2
 
 
@@ -136,6 +141,8 @@ def main(argv: list[str] | None = None) -> int:
         print("s3zoo: Windows is not supported; run s3zoo on Linux, macOS or in WSL 2.", file=sys.stderr)
         return 2
     argv = sys.argv[1:] if argv is None else argv
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names of files may be in another encoding
+        sys.stdout.reconfigure(errors="backslashreplace")
     commands = available()
     width = max(map(len, commands))
     parser = argparse.ArgumentParser(

@@ -65,3 +65,16 @@ def count_macs(call: Callable[[], Any], custom_mapping: dict[Any, Any] | None = 
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), counter:
         result = call()
     return counter.get_total_flops() // 2, result
+
+
+def refuse_empty_maps(model: nn.Module) -> None:
+    """Let convolutions whose kernel is larger than the map fail on the device "meta", too, where torch 2.6 goes on with
+    a map without pixels."""
+
+    def check(layer: nn.Module, _: Any, output: torch.Tensor) -> None:
+        if not output.numel():
+            raise RuntimeError(f"The map is smaller than the kernel of {layer}.")
+
+    for layer in model.modules():
+        if isinstance(layer, nn.Conv2d):
+            layer.register_forward_hook(check)

@@ -20,13 +20,10 @@ from s3zoo.arch import Arch
 from s3zoo.artefact import save_model
 from s3zoo.families import FAMILIES, Family, Official
 from s3zoo.files import check_writable, sha256
-from s3zoo.models import autoformer, model_names
+from s3zoo.models import model_names
 from s3zoo.models.folder import WEIGHTS
 from s3zoo.models.loading import differences, grid_side
 from s3zoo.models.official import StateDict, read_checkpoint
-from s3zoo.search.published import official_autoformer_supernet
-
-__all__ = ["autoformer_subnet", "convert", "official_autoformer_supernet"]
 
 
 def convert(
@@ -55,7 +52,10 @@ def convert(
                 f"The architecture is of family {arch.family!r}, but the checkpoint is of {family.name!r}."
             )
     name = model or (family.entrypoint if arch is not None else _published_name(family, official, state_dict))
-    _check_name(name, family)
+    if name not in (known := model_names(family.name)):
+        raise ValueError(
+            f"The model is {name!r}, but the checkpoint is of {family.name}: use one of {', '.join(known)}."
+        )
     built = _build(name, family, official, state_dict, arch)
     path = Path(checkpoint).expanduser()
     source = {"file": path.name, "sha256": sha256(path), "model": name}
@@ -99,14 +99,6 @@ def _published_name(family: Family, official: Official, state_dict: Mapping[str,
     return name
 
 
-def _check_name(name: str, family: Family) -> None:
-    known = model_names(family.name)
-    if name not in known:
-        raise ValueError(
-            f"The model is {name!r}, but the checkpoint is of {family.name}: use one of {', '.join(known)}."
-        )
-
-
 def _build(name: str, family: Family, official: Official, state_dict: StateDict, arch: Arch | None) -> nn.Module:
     """The model with the checkpoint's weights; built without any, so that none of ours can stay in it."""
     kwargs: dict[str, Any] = {} if arch is None else {"arch": arch}
@@ -130,11 +122,6 @@ def _build(name: str, family: Family, official: Official, state_dict: StateDict,
     weights = {key: v.float() if v.is_floating_point() else v for key, v in weights.items()}
     model.load_state_dict(weights, assign=True)
     return model
-
-
-def autoformer_subnet(state_dict: Mapping[str, Tensor], arch: Arch) -> StateDict:
-    """The weights of any subnet of an official supernet, in our layout, exactly as the authors' code runs it."""
-    return autoformer.subnet_state_dict(state_dict, arch)
 
 
 def main(argv: list[str] | None = None) -> int:

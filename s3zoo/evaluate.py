@@ -31,9 +31,9 @@ from s3zoo.families import FAMILIES
 from s3zoo.models.open import label_names, open_model
 from s3zoo.training.accuracy import wilson
 from s3zoo.training.config import Data
-from s3zoo.training.data import make_loader
 from s3zoo.training.datasets import DATASETS, find_data
 from s3zoo.training.distributed import start
+from s3zoo.training.images import make_loader
 from s3zoo.training.splits import TEST_NAMES, TRAIN_NAMES, Split, open_split
 
 PASSES, SECONDS = 20, 3.0  # of the measurement of speed: so many passes or so long, at least three

@@ -9,21 +9,27 @@ import errno
 import glob
 import hashlib
 import json
+import math
 import os
+import re
 import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from s3zoo.checks import Fields, typed
 
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
+DOCUMENT_BYTES = 1 << 30  # bytes that no document exceeds: annotations of images have half of it
+CONFIG_BYTES = 1 << 26  # the same of the config of a network
 STALE = 3600.0  # seconds after which a temporary file that nobody writes to was left behind by a kill
 
 
@@ -32,6 +38,19 @@ def regular(path: Path) -> Path:
     if path.exists() and not path.is_file():
         raise ValueError(f"{str(path)!r} is not a file")
     return path
+
+
+def read_bytes(path: Path, most: int = DOCUMENT_BYTES) -> bytes:
+    """The content of a file that is one and is no larger: some bytes on a disk may stand for more than memory holds."""
+    with open(regular(path), "rb") as file:
+        if (size := os.fstat(file.fileno()).st_size) > most:
+            raise ValueError(f"{str(path)!r} has {size:,} bytes, but no such file has more than {most:,}")
+        return file.read()
+
+
+def shown(text: str) -> str:
+    """The text without characters that steer a terminal, and those that file names in another encoding have."""
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", lambda found: ascii(found[0])[1:-1], text)
 
 
 def sha256(path: Path) -> str:
@@ -138,7 +157,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    write_bytes(path, text.encode())
+    write_bytes(path, text.encode(errors="backslashreplace"))  # names of files may be in another encoding
 
 
 def write_json(path: Path, data: Any, *, indent: int = 1) -> None:
@@ -271,7 +290,7 @@ def locked(path: Path, *, waiting: Callable[[], None] | None = None) -> Iterator
 
 # JSON
 
-Fields = Mapping[str, type | tuple[type, ...]]  # the keys an object must have, and the types of their values
+DIGITS = 300  # of the largest whole numbers that are written, the sizes of spaces; a float holds no more
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -279,13 +298,27 @@ def parse_json(text: str | bytes) -> Any:
     if not text.strip():
         raise ValueError("it is empty")
     try:
-        return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_no_duplicates)
+        return json.loads(
+            text, parse_constant=_no_constant, parse_float=_finite, parse_int=_whole, object_pairs_hook=_no_duplicates
+        )
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is no number")
+
+
+def _finite(text: str) -> float:
+    if math.isinf(number := float(text)):
+        raise ValueError(f"{text[:20]} is too large a number")
+    return number
+
+
+def _whole(text: str) -> int:
+    if len(text) > DIGITS:
+        raise ValueError(f"{text[:20]}… has more than {DIGITS} digits")
+    return int(text)
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -296,61 +329,65 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def read_json(path: Path, fields: Fields | None = None, *, remedy: str = "remove it or restore it to go on") -> Any:
-    """The content of a JSON file; with `fields`, an object that has these keys with values of these types."""
+# Fields, or a function that raises a ValueError for what cannot be used
+Check = Fields | Callable[[Any], object]
+
+
+def read_json(path: Path, check: Check | None = None, *, remedy: str = "remove it or restore it to go on") -> Any:
+    """The content of a JSON file, checked."""
     try:
-        content = parse_json(regular(path).read_bytes())
-        if fields is not None:
-            check_fields(content, fields)
+        content = parse_json(read_bytes(path))
+        if check is not None:
+            _checked(content, check)
         return content
     except (ValueError, OSError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise ValueError(f"{path} cannot be read as JSON ({reason}); {remedy}.") from None
+        reason = error.strerror if isinstance(error, OSError) else str(error).rstrip(".")
+        raise ValueError(f"{path} cannot be read ({reason}); {remedy}.") from None
 
 
-def check_fields(content: Any, fields: Fields) -> None:
-    if not isinstance(content, dict):
-        raise ValueError(f"it holds a {_kind(type(content))}, not an object")
-    for key, kinds in fields.items():
-        if key not in content:
-            raise ValueError(f"it lacks {key!r}")
-        kinds = kinds if isinstance(kinds, tuple) else (kinds,)
-        value = content[key]
-        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            raise ValueError(f"its {key!r} is a {_kind(type(value))}, not a {' or '.join(map(_kind, kinds))}")
+def _checked(content: Any, check: Check) -> None:
+    if callable(check):
+        check(content)
+    else:
+        typed(content, check, "")
 
 
-def _kind(kind: type) -> str:
-    words = {dict: "object", list: "list", str: "text", bool: "truth value", int: "whole number", float: "number"}
-    return words.get(kind, "null")
+def check_count(content: Any) -> None:
+    """Refuse what is no count of images, of those that were classified rightly, and whether these are all."""
+    typed(content, {"right": int, "images": int, "whole": bool, "batches": int}, "")
+    if not (0 <= content["right"] <= content["images"] and content["batches"] >= 0):
+        raise ValueError(f"it has {content['right']} right answers on {content['images']} images")
 
 
 class Records:
     """An append-only JSONL file; the line that a crash cut in half is dropped when it is opened again.
 
     Without a path, or with `write=False` (ranks but the first), rows are kept in memory alone. With `run`, the identity
-    of a run, each line names it, and a file of another run is refused.
+    of a run, each line names it, and a file of another run is refused. Each line is an object that passes the check.
     """
 
     def __init__(
-        self, path: Path | None, *, fields: Fields | None = None,
+        self, path: Path | None, *, check: Check | None = None,
         keep: Callable[[dict[str, Any]], bool] | None = None, write: bool = True, run: str = "",
     ) -> None:  # fmt: skip
         self.path, self.run = path if write else None, run
         self.rows: list[dict[str, Any]] = []
         if path is not None and path.exists() and not path.is_file():  # a pipe would be waited for
             raise ValueError(f"{path} is not a file; remove it, and what it should record is done again.")
-        content = path.read_bytes() if path is not None and path.exists() else b""
-        for number, line in enumerate(content.split(b"\n")[:-1], 1):
+        content = read_bytes(path) if path is not None and path.exists() else b""
+        lines = content.split(b"\n")[:-1]
+        for number, line in enumerate(lines, 1):
+            row = None
             try:
                 row = parse_json(line)
-            except ValueError:
-                break
-            try:
-                check_fields(row, fields or {})
+                typed(row, {}, "")
+                _checked(row, check or {})
             except ValueError as error:
+                if row is None and number == len(lines):
+                    break
+                reason = str(error).rstrip(".")
                 raise ValueError(
-                    f"Line {number} of {path} is not what s3zoo writes there ({error}); remove the file, and what it"
+                    f"Line {number} of {path} is not what s3zoo writes there ({reason}); remove the file, and what it"
                     " records is done again."
                 ) from None
             check_run(row.pop("run", ""), run, path)

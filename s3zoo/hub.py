@@ -13,7 +13,6 @@ import re
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,15 +23,16 @@ from typing import Any, NamedTuple
 import torch
 from huggingface_hub import CommitOperationAdd, HfApi, constants, get_token
 from huggingface_hub.errors import HfHubHTTPError, HTTPError, OfflineModeIsEnabled, RepositoryNotFoundError
-from PIL import Image
 
 from s3zoo import __version__, cards
 from s3zoo.artefact import load_model_config
 from s3zoo.cards import tasks
+from s3zoo.checks import Shown
 from s3zoo.evaluate import input_size
 from s3zoo.export import check_onnx, check_out, load, to_onnx, to_timm, write_repository, written
-from s3zoo.files import check_writable, regular, replacing_files, settle, sha256, write_json, write_text
-from s3zoo.models.folder import CONFIG, WEIGHTS, is_text, new_folder, read_json_object
+from s3zoo.files import check_writable, replacing_files, settle, sha256, write_json, write_text
+from s3zoo.images import read_image
+from s3zoo.models.folder import CONFIG, WEIGHTS, new_folder, read_json_object
 from s3zoo.models.official import read_checkpoint
 from s3zoo.models.open import open_model
 from s3zoo.predict import predict
@@ -40,6 +40,7 @@ from s3zoo.scored import outcome
 from s3zoo.search.budget import Budget
 from s3zoo.search.extract import Networks
 from s3zoo.search.latency import this_device
+from s3zoo.search.latency_runtime import runner, threads_set, timed_in_turns
 from s3zoo.search.published import FinishedRun
 
 ONNX = "model.onnx"
@@ -88,19 +89,15 @@ class Extras:
     def describe(self, ours: dict[str, Any], ask: Callable[[Path], dict[str, Any]], scratch: Path) -> Path | None:
         """Put them into the config's own section; gives the picture of the sample, once it is in `scratch`."""
         if self.title is not None:
-            if not is_text(self.title) or not self.title.strip():
+            if self.title not in Shown() or not self.title.strip():
                 raise ValueError(f"--title is {self.title!r}, but must be a line of text.")
             ours["title"] = self.title.strip()
         if self.sample is None:
             return None
         picture = scratch / cards.SAMPLE
-        try:
-            with Image.open(regular(Path(self.sample))) as image:
-                shown = image.convert("RGB")
-            shown.thumbnail((512, 512))
-            shown.save(picture)
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            raise ValueError(f"--sample is {str(self.sample)!r}, which is no image ({error}); give another.") from None
+        image = read_image(self.sample, "RGB")
+        image.thumbnail((512, 512))
+        image.save(picture)
         ours["sample"] = ask(picture)
         return picture
 
@@ -140,9 +137,12 @@ def make_repository(
         model, _ = load(str(source))
         model.pretrained_cfg["license"] = config["pretrained_cfg"].get("license")
     if extras.beside:
-        rows = [vars(outcome(run.expanduser())) for run in extras.beside]
-        rows = [{key: row[key] for key in ("test", "params", "macs")} | {"control": row["name"]} for row in rows]
-        config["s3zoo"]["provenance"]["controls"] = config["s3zoo"]["provenance"].get("controls", []) + rows
+        runs = [outcome(run.expanduser()) for run in extras.beside]
+        keys = ("test", "params", "macs", "command")
+        rows = [{"control": each.name} | {key: getattr(each, key) for key in keys} for each in runs]
+        known = config["s3zoo"]["provenance"].get("controls", [])  # one that is named again is told anew
+        names = {row["control"] for row in rows}
+        config["s3zoo"]["provenance"]["controls"] = [row for row in known if row["control"] not in names] + rows
     if extras.latency:
         config["s3zoo"]["latency"] = measured_latency(model or open_model(str(source)))
 
@@ -214,21 +214,12 @@ def _task_repository(
 
 def measured_latency(model: Any) -> dict[str, Any]:
     """Milliseconds for one image on one thread of this CPU: the least processor time of many passes."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        image = torch.randn(1, *input_size(model))
-        passes: list[float] = []
-        with torch.inference_mode():
-            while len(passes) < 5 or (len(passes) < 100 and sum(passes) < 2):
-                begin = time.process_time()
-                model.eval()(image)
-                passes.append(time.process_time() - begin)
-        name, version = this_device("cpu")["device_name"], torch.__version__.partition("+")[0]
-        ms = float(f"{1000 * min(passes):.3g}")
-        return {"ms": ms, "device": name, "threads": 1, "batch": 1, "runtime": f"PyTorch {version}"}
-    finally:
-        torch.set_num_threads(threads)
+    with threads_set(1):
+        run = runner(model, torch.randn(1, *input_size(model)), "torch", 1)
+        (ms,) = timed_in_turns([run], 5, "cpu", 1)
+    name, version = this_device("cpu")["device_name"], torch.__version__.partition("+")[0]
+    where = {"device": name, "threads": 1, "batch": 1, "runtime": f"PyTorch {version}"}
+    return {"ms": float(f"{ms:.3g}"), **where}
 
 
 def check_target(repo_id: str, *, token: bool = True, tag: str | None = None, revision: str | None = None) -> None:
@@ -386,6 +377,8 @@ def main(argv: list[str] | None = None) -> int:
     source = args.source.expanduser() if args.supernet else find_model(args.source.expanduser(), args.budget)
     if args.out is not None and not args.dry_run:
         check_writable(args.out.expanduser(), "--out", folder=True)
+        if args.out.expanduser().resolve() == args.source.expanduser().resolve():
+            raise ValueError(f"--out is {str(args.out)!r}, which is the folder that is read; give another place.")
     with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as whole:
         if args.supernet:
             Networks(FinishedRun(source), None).write_whole(Path(whole))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import base64
-import json
 import math
 import re
 from collections.abc import Sequence
@@ -17,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from s3zoo import drawing
+from s3zoo.files import check_writable, write_json, write_text
+from s3zoo.images import read_image
 from s3zoo.predict import find_images
 
 if TYPE_CHECKING:
@@ -106,7 +107,6 @@ def inspect(
         at: x and y of the maps' query as fractions of the image; None: the class token.
     """
     import torch
-    from PIL import Image
     from timm.data import create_transform, resolve_model_data_config
 
     from s3zoo.models.attention import capture
@@ -115,6 +115,7 @@ def inspect(
 
     if any(number < 1 for number in (*top_k, *heads)):
         raise ValueError("--top-k and --heads have a number below 1; heads count from 1, and one key is the least.")
+    check_writable(out, "--out", folder=True)
     where = start(device).device
     model = open_model(spec).to(where).eval()
     config = resolve_model_data_config(model, use_test_size=True)
@@ -126,10 +127,7 @@ def inspect(
     similarities: dict[str, list[Tensor]] = {}
     images = []
     for path in paths:
-        try:
-            images.append(transform(Image.open(path).convert(mode)))
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            raise ValueError(f"{str(path)!r} cannot be read as an image ({error}).") from None
+        images.append(transform(read_image(path, mode)))
     for number, (path, image) in enumerate(zip(paths, images, strict=True), 1):
         with torch.inference_mode(), capture(model) as captured:
             logits = model(image.unsqueeze(0).to(where))
@@ -168,8 +166,8 @@ def inspect(
             for name, k in far.items()
         ],
     }
-    (out / "inspect.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    (out / PAGE).write_text(_page(spec, sections, len(paths)), encoding="utf-8")
+    write_json(out / "inspect.json", found)
+    write_text(out / PAGE, _page(spec, sections, len(paths)))
     return found
 
 

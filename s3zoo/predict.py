@@ -9,9 +9,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
-from s3zoo.files import exists
+from s3zoo.files import exists, shown
+from s3zoo.images import read_image
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 BATCH = 32
@@ -36,11 +35,11 @@ def main(argv: list[str] | None = None) -> int:
     for row in predict(arguments.model, paths, top=arguments.top, device=arguments.device):
         if "error" in row:
             unreadable += 1
-            print(f"s3zoo: {row['error']}", file=sys.stderr)
+            print(f"s3zoo: {shown(row['error'])}", file=sys.stderr)
         elif arguments.json:
             print(json.dumps(row, ensure_ascii=False))
         else:
-            print(row["image"])
+            print(shown(row["image"]))
             for guess in row["classes"]:
                 print(f"  {100 * guess['probability']:5.1f} %  {guess['name']}")
     return 2 if unreadable else 0
@@ -81,10 +80,10 @@ def predict(spec: str, paths: list[Path], *, top: int = 5, device: str = "auto")
         part, tensors, rows = paths[begin : begin + BATCH], [], []
         for path in part:
             try:
-                tensors.append(transform(Image.open(path).convert(mode)))
+                tensors.append(transform(read_image(path, mode)))
                 rows.append(path)
-            except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-                yield {"image": str(path), "error": f"{str(path)!r} cannot be read as an image ({error})."}
+            except ValueError as error:
+                yield {"image": str(path), "error": str(error)}
         if not tensors:
             continue
         with torch.inference_mode():

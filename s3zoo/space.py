@@ -19,8 +19,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from s3zoo.arch import Arch, Stage
-from s3zoo.checks import declared, typed
-from s3zoo.families import FAMILIES
+from s3zoo.checks import check, declared, typed
+from s3zoo.families import FAMILIES, LARGEST
+
+DEEPEST = 10_000  # blocks of a stage: more is a mistake, or meant to fill the memory
 
 Value = int | float
 Values = dict[str, Any]  # name -> value, or one value per block for a dimension `per_block`
@@ -42,6 +44,8 @@ class Dim:
     label: str = ""
 
     def __post_init__(self) -> None:
+        check(self)
+        typed(self.choices, tuple[int | float | str, ...], "choices")
         word = any(isinstance(choice, str) for choice in self.choices)
         if word and (len(self.choices) > 1 or self.step):
             raise ValueError(f"dimension {self.name} has choices {self.choices}; a word must be the only one.")
@@ -172,6 +176,7 @@ class Space:
     stem_depth: int = 0
 
     def __post_init__(self) -> None:
+        check(self)
         family = FAMILIES.find(self.family)
         genes, words = dataclasses.fields(family.block), family.words()
         object.__setattr__(self, "dims", tuple(self.dims))
@@ -182,6 +187,10 @@ class Space:
                 raise ValueError(
                     f"dimension {dim.name!r} does not fit family {self.family!r} with {self.num_stages} stages."
                 )
+            most = DEEPEST if dim.gene == "depth" else LARGEST
+            top = dim.choices[-1]
+            if not isinstance(top, str) and top * max(dim.scale, default=0) > most:
+                raise ValueError(f"dimension {dim.name!r} has the choice {top}, but at most {most:,} is possible.")
             if dim.gene in words:
                 typed(dim.choices[0], declared(family.block)[dim.gene], dim.gene)
             if dim.gene not in words and isinstance(dim.choices[0], str):
@@ -542,7 +551,7 @@ class Space:
             ]
             dims = tuple(Dim(**values) for values in fields)
             return cls(**{**data, "dims": dims})
-        except (TypeError, KeyError, AttributeError) as error:
+        except (TypeError, KeyError, AttributeError, IndexError, OverflowError) as error:
             raise ValueError(f"The search space is not in the form that Space.to_dict writes ({error}).") from None
 
 

@@ -19,14 +19,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from s3zoo import scored
-from s3zoo.drawing import quantity
+from s3zoo.drawing import mean_and_spread, quantity
 from s3zoo.files import Records, check_writable, locked
 from s3zoo.search.config import SearchRun
+from s3zoo.search.space_search import SpaceSearch
 from s3zoo.training.config import TrainRun, load_config, overridden
 from s3zoo.training.registry import listing
 
@@ -70,7 +71,7 @@ class Study:
             if missing := set(run.needs) - before:
                 raise ValueError(f"run {run.name!r} reads {', '.join(missing)}, which must stand before it.")
             before.add(run.name)
-        methods = {_method(name) for name in before}
+        methods = {method_of(name) for name in before}
         if unknown := {method for pair in self.compared for method in pair} - methods:
             raise ValueError(f"compared names {min(unknown)!r}, but the methods are {', '.join(sorted(methods))}.")
 
@@ -116,13 +117,14 @@ def main(argv: list[str] | None = None) -> int:
         check_writable(arguments.table, "--table")
         searches = [out / run.name for run in runs if run.command.startswith("search ")]
         done = [folder for folder in searches if (folder / "result.json").exists()]
-        networks = [network for folder in done for network in scored.of_run(folder)]
-        count = scored.save(networks, arguments.table)
+        count = scored.save(scored.of_runs(done), arguments.table)
         print(f"{count:,} networks of {len(done)} finished searches in {arguments.table}")
         return 0
     check_writable(out, "--out", folder=True)
     if arguments.keep:
         check_writable(arguments.keep, "--keep", folder=True)
+        if arguments.keep.resolve() == out.resolve():
+            raise ValueError(f"--keep is {str(arguments.keep)!r}, where the runs are themselves; give another folder.")
     out.mkdir(parents=True, exist_ok=True)
     with locked(out / ".study.lock"):
         return Queue(runs, out, arguments.data, arguments.keep).work(arguments.jobs)
@@ -222,12 +224,16 @@ def _at_low_priority() -> None:
 
 def keep(folder: Path, target: Path) -> None:
     """Copy what a finished run leaves, without checkpoints."""
-    for pattern in KEPT:
-        for path in folder.glob(pattern):
-            if path.is_file() and path.stat().st_size:
-                place = target / path.relative_to(folder)
-                place.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path, place)
+    for path in kept(folder):
+        place = target / path.relative_to(folder)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, place)
+
+
+def kept(folder: Path) -> list[Path]:
+    """The files that a finished run leaves."""
+    found = [path for pattern in KEPT for path in folder.glob(pattern)]
+    return [path for path in dict.fromkeys(found) if path.is_file() and path.stat().st_size]
 
 
 # What came out
@@ -246,11 +252,10 @@ def summary(study: Study, runs: Iterable[StudyRun], out: Path) -> str:
         lines.append(f"| {each.name} | {each.test['top1']:.2f} | {interval} | {held} | {sizes} |")
     methods: dict[str, dict[str, float]] = {}  # test accuracies by seed
     for each in found:
-        methods.setdefault(_method(each.name), {})[each.name.rpartition("-")[2]] = each.test["top1"]
+        methods.setdefault(method_of(each.name), {})[each.name.rpartition("-")[2]] = each.test["top1"]
     lines += ["", "| method | seeds | test top-1 (%), mean ± standard deviation |", "|---|---|---|"]
     for method, tests in methods.items():
-        spread = f" ± {statistics.stdev(tests.values()):.2f}" if len(tests) > 1 else ""
-        lines.append(f"| {method} | {len(tests)} | {statistics.fmean(tests.values()):.2f}{spread} |")
+        lines.append(f"| {method} | {len(tests)} | {mean_and_spread(tests.values())} |")
     rows = [difference(*pair, methods) for pair in study.compared if all(method in methods for method in pair)]
     head = ["| compared | seeds of both | mean difference (points) | 95 % interval |", "|---|---|---|---|"]
     return "\n".join([*lines, "", *head, *rows] if rows else lines)
@@ -267,7 +272,8 @@ def difference(one: str, two: str, methods: Mapping[str, Mapping[str, float]]) -
     return f"| {one} – {two} | {len(seeds)} | {mean} | {interval} |"
 
 
-def _method(run: str) -> str:
+def method_of(run: str) -> str:
+    """The name of a run without its seed."""
     return run.rpartition("-")[0] or run
 
 
@@ -282,7 +288,7 @@ def hours(study: Study, runs: Iterable[StudyRun], out: Path) -> str:
     lines, total = [f"{'run':<24} {'phase':<28} {'TMACs':>8} {'hours':>7}"], 0.0
     speeds: dict[str, tuple[float, float]] = {}
     for run in runs:
-        config = _config(run)
+        config = config_of(run, study)
         if isinstance(config, SearchRun):
             works = forecast(config, study.images)
             if config.space.family not in speeds:
@@ -302,10 +308,16 @@ def hours(study: Study, runs: Iterable[StudyRun], out: Path) -> str:
     return "\n".join([*lines, f"{total / 3600:.1f} hours of one core; GMAC/s in training and scoring: {measured}"])
 
 
-def _config(run: StudyRun) -> SearchRun | TrainRun:
-    """The config behind a command."""
+def config_of(run: StudyRun, study: Study) -> SearchRun | TrainRun:
+    """The config behind a command; where a run's supernet is searched again, its first space stands for its last."""
     verb, name, *rest = shlex.split(run.command)
     settings = [rest[i + 1] for i, word in enumerate(rest) if word == "--set"]
+    if name == "--from":
+        (source,) = (config_of(other, study) for other in study.runs if (other.name,) == run.needs)
+        assert isinstance(source, SearchRun)  # of others `search --from` takes nothing
+        # any folder: that of the other run may not be there yet
+        found = replace(source, supernet_weights=".", space_search=SpaceSearch(method="none"), hierarchy="none")
+        return overridden(found, settings)
     if verb == "search":
         return overridden(load_config(name, SearchRun, "search"), settings)
     return overridden(load_config(name, TrainRun, "train"), settings)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import settings
+from oldest import SKIPPED
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 torch.set_num_threads(min(2, os.cpu_count() or 1))  # the same sums on a laptop and on a big machine
@@ -16,10 +17,12 @@ settings.load_profile("s3zoo")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if not torch.cuda.is_available():
-        for item in items:
-            if "gpu" in item.keywords:
-                item.add_marker(pytest.mark.skip(reason="needs CUDA"))
+    for item in items:
+        if "gpu" in item.keywords and not torch.cuda.is_available():
+            item.add_marker(pytest.mark.skip(reason="needs CUDA"))
+        old, why = SKIPPED.get(item.nodeid.removeprefix("tests/").partition("[")[0], (False, ""))
+        if old:
+            item.add_marker(pytest.mark.skip(reason=why))
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -7,6 +7,7 @@ import pytest
 import timm
 
 from s3zoo import cli, cost
+from s3zoo.arch import Arch, S3Block, Stage
 from s3zoo.search.around import around, network, space_around
 from s3zoo.search.config import SearchRun
 from s3zoo.training.config import load_config
@@ -35,6 +36,15 @@ def test_the_network_lies_in_the_middle_of_its_space(name: str) -> None:
     ours = cost.params(arch)
     assert ours == built if not name.startswith(("vit", "deit")) else built < ours < 1.03 * built
     assert cost.params(space.smallest()) < ours < cost.params(space.largest())
+
+
+def test_around_a_network_of_one_block_a_stage() -> None:
+    """No space has networks of no block, or of no width."""
+    blocks = (S3Block(window_size=2, num_heads=1, head_dim=4, mlp_ratio=1.0),)
+    arch = Arch("s3", (Stage(4, blocks), Stage(8, blocks)), patch_size=2)
+    space = space_around(arch, "mine")
+    assert space.contains(arch) and space["stage1.depth"].choices == (1, 2)
+    assert all(min(dim.choices) > 0 for dim in space.dims)
 
 
 FAMILY = {"autoformer": "autoformer", "glit": "glit"}

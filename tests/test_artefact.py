@@ -69,23 +69,7 @@ def test_round_trip(family: str, kwargs: dict[str, Any], tmp_path: Path) -> None
     size = kwargs.get("img_size", 32)
     x = torch.randn(2, kwargs.get("in_chans", 3), *((size, size) if isinstance(size, int) else size))
     assert torch.equal(back(x), model(x))
-    assert back.pretrained_cfg["input_size"] == list(x.shape[1:])
-
-
-@families
-@torch.no_grad()
-def test_other_channels_and_classes(family: str, tmp_path: Path) -> None:
-    """The folder behaves as any pretrained model of timm: a new head, a grey input, feature maps."""
-    model = build(family)
-    artefact.save_model(tmp_path, model)
-    x = torch.randn(1, 1, 32, 32)
-    other = timm.create_model(f"local-dir:{tmp_path}", pretrained=True, num_classes=3, in_chans=1).eval()
-    assert other(x).shape == (1, 3)
-    same = model.forward_features(x.expand(-1, 3, -1, -1))
-    torch.testing.assert_close(other.forward_features(x), same, atol=1e-4, rtol=1e-4)
-    features = timm.create_model(f"local-dir:{tmp_path}", pretrained=True, features_only=True, out_indices=(1,)).eval()
-    (expected,) = model.forward_intermediates(x.expand(-1, 3, -1, -1), indices=[1], intermediates_only=True)
-    assert torch.equal(features(x.expand(-1, 3, -1, -1))[0], expected)
+    assert tuple(back.pretrained_cfg["input_size"]) == x.shape[1:]
 
 
 def test_contents(tmp_path: Path) -> None:
@@ -182,18 +166,13 @@ def test_load_model_config_refuses(tmp_path: Path) -> None:
     artefact.save_model(tmp_path, build("autoformer"))
     path, good = tmp_path / "config.json", config(tmp_path)
 
-    def refused(content: Any, message: str) -> None:
-        path.write_text(content if isinstance(content, str) else json.dumps(content))
-        with pytest.raises(ValueError, match=message) as caught:
+    for changed, message in (
+        ({k: v for k, v in good.items() if k != "s3zoo"}, "was not written by s3zoo"),
+        (good | {"s3zoo": good["s3zoo"] | {"schema_version": 2}}, "schema_version is 2, but must be 1: a newer"),
+    ):
+        path.write_text(json.dumps(changed))
+        with pytest.raises(ValueError, match=message):
             artefact.load_model_config(tmp_path)
-        assert "\n" not in str(caught.value)
-
-    refused("{", "is not valid")
-    refused("[]", "is not valid")
-    refused({k: v for k, v in good.items() if k != "s3zoo"}, "was not written by s3zoo")
-    refused(good | {"model_args": {}}, "was not written by s3zoo")
-    refused(good | {"s3zoo": good["s3zoo"] | {"schema_version": 2}}, "schema_version is 2, but must be 1: a newer")
-    refused(good | {"model_args": {"arch": {"family": "x"}}}, "lacks the field")
     path.write_text(json.dumps(good))
 
     weights = tmp_path / "model.safetensors"
@@ -261,7 +240,7 @@ def test_no_config_makes_a_traceback(verb: str, tmp_path: Path) -> None:
 def test_arguments_of_a_closed_list(key: str, value: Any, tmp_path: Path) -> None:
     artefact.save_model(tmp_path, build("autoformer"))
     (tmp_path / "config.json").write_text(json.dumps(put(config(tmp_path), ("model_args", key), value)))
-    with pytest.raises(ValueError, match=f"model_args.* {key}|{key!r}"):
+    with pytest.raises(ValueError, match=f"model_args.*{key}"):
         open_model(str(tmp_path))
     with pytest.raises((ValueError, TypeError), match=key):  # TypeError: what timm's create_model passes itself
         timm.create_model(f"local-dir:{tmp_path}", pretrained=True)
@@ -372,16 +351,3 @@ def test_after_a_kill_a_folder_is_the_old_model_or_the_new_one(way: str, tmp_pat
     old, new = found[0], found[-1]
     assert old["config.json"] != new["config.json"] and old["notes.txt"] == new["notes.txt"] == b"mine"
     assert moment > 10 and all(files in (old, new) for files in found) and len([f for f in found if f == new]) > 1
-
-
-def test_modes_follow_the_umask_and_the_source_is_not_written_over(tmp_path: Path) -> None:
-    before = os.umask(0o027)
-    try:
-        artefact.save_model(tmp_path / "model", build("glit"))
-        make_repository(tmp_path / "model", tmp_path / "out")
-    finally:
-        os.umask(before)
-    files = [path for name in ("model", "out") for path in (tmp_path / name).iterdir()]
-    assert len(files) == 6 and {path.stat().st_mode & 0o777 for path in files} == {0o640}
-    with pytest.raises(ValueError, match="is the model that is read; give another place"):
-        make_repository(tmp_path / "model", tmp_path / "model")

@@ -200,34 +200,6 @@ def test_checkpoint_of_another_size() -> None:
         checkpoint_filter_fn(small((12, 16)).state_dict(), small(32))
 
 
-@pytest.mark.parametrize("size", [225, (224, 100), 0, -16, (224,), (16, 16, 16), 16.0, True, "224"])
-def test_impossible_img_size(size: Any) -> None:
-    with pytest.raises(ValueError, match="img_size is .* multiple of the patch size 16"):
-        timm.create_model("autoformer_tiny", img_size=size, device="meta")
-
-
-@pytest.mark.parametrize(
-    ("shape", "dynamic", "message"),
-    [
-        ((1, 3, 36, 32), False, "built for 32 x 32"),
-        ((1, 3, 34, 32), False, "dynamic_img_size=True, which takes any size"),
-        ((1, 4, 32, 32), True, r"must be \(batch, 3, height, width\)"),
-    ],
-)
-def test_wrong_images(shape: tuple[int, ...], dynamic: bool, message: str) -> None:
-    model = small(32, dynamic_img_size=dynamic)
-    with pytest.raises(ValueError, match=message) as caught:
-        model(torch.zeros(shape))
-    assert "\n" not in str(caught.value)
-
-
-def test_wrong_arguments() -> None:
-    with pytest.raises(ValueError, match="global_pool is 'mean'"):
-        AutoFormer(SMALL_ARCH, global_pool="mean")
-    with pytest.raises(ValueError, match="leave the mode empty"):
-        small().init_weights("jax")
-
-
 # timm's surface, where AutoFormer has its own
 
 
@@ -243,19 +215,6 @@ def test_pooling() -> None:
         torch.testing.assert_close(model.forward_head(tokens, pre_logits=True), pooled)
     model.reset_classifier(0, "")
     assert torch.equal(model(x), tokens)
-
-
-@torch.no_grad()
-def test_features() -> None:
-    x = torch.randn(1, 3, 32, 64)
-    full = small((32, 64))
-    final, maps = full.forward_intermediates(x)
-    assert torch.equal(final, full.forward_features(x)) and len(maps) == 3
-    last = full.forward_intermediates(x, indices=[2], norm=True, intermediates_only=True)[0]
-    assert last.shape == (1, 24, 8, 16)
-    assert torch.equal(last.flatten(2).transpose(1, 2), final[:, 1:])
-    (pair,) = full.forward_intermediates(x, indices=1, norm=True, return_prefix_tokens=True, intermediates_only=True)
-    assert torch.equal(pair[0], last) and torch.equal(pair[1], final[:, :1])
 
 
 # Pretrained weights: supernets, fetched once and cut

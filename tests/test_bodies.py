@@ -24,7 +24,8 @@ from safetensors.torch import load_file, save_file
 from s3zoo import cost
 from s3zoo.arch import Arch, Stage
 from s3zoo.models import ladder
-from s3zoo.models.ladder import build_tower, tower_features
+from s3zoo.models import tower as towers
+from s3zoo.models.tower import build_tower, tower_features
 from s3zoo.search import run as search_run
 from s3zoo.search import s3
 from s3zoo.search.command import plan
@@ -77,19 +78,24 @@ def weights(folder: Path) -> dict[str, str]:
 # S4 on every body
 
 
+def on(body: str) -> SearchRun:
+    """With a seed whose supernets tell networks apart in the sums of any torch: else a decision may be to stay."""
+    return config(f"debug_s4_{body}", *(["seed=2"] if body == "swin" else []))
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     torch.set_num_threads(1)
     folders = {body: tmp_path_factory.mktemp(body) for body in BODIES}
     for body, folder in folders.items():
-        search(config(f"debug_s4_{body}"), folder)
+        search(on(body), folder)
     return folders
 
 
 @pytest.mark.parametrize("body", BODIES)
 def test_the_limit_holds_in_every_space_and_for_every_network(body: str, finished: dict[str, Path]) -> None:
     """Sizes are those of built networks, not of the closed form that the search goes by."""
-    folder, run = finished[body], config(f"debug_s4_{body}")
+    folder, run = finished[body], on(body)
     limit = run.space_search.upper
     tower = build_tower("test_vit", img_size=32, in_chans=1)
     args: dict[str, Any] = {"img_size": run.data.img_size, "in_chans": 1, "num_classes": 10}
@@ -103,13 +109,12 @@ def test_the_limit_holds_in_every_space_and_for_every_network(body: str, finishe
     spaces = [Space.from_dict(json.loads(path.read_text())) for path in sorted(folder.glob("space*/space.json"))]
     largest = [size(space.largest()) for space in spaces]
     legal = [params < limit for params in largest]
-    assert not legal[0]  # as the paper's first spaces, it starts beyond the limit
+    assert len(spaces) == 3 and not legal[0]  # as the paper's first spaces, it starts beyond the limit
     assert all(legal[legal.index(True) :]) and legal[-1]
     decisions = [row["decision"] for row in lines(folder / "space_search.jsonl")]
     assert all(decision["method"] == "s4" for decision in decisions)
-    assert len(decisions) == 2 and decisions[0]["moved"]  # where the second one stays: so it does in other sums
-    assert [decision["largest_after"] for decision in decisions if decision["moved"]] == largest[1:]
-    evaluated = lines(folder / f"space{len(spaces) - 1}/evaluated.jsonl")
+    assert [decision["largest_after"] for decision in decisions] == largest[1:]
+    evaluated = lines(folder / "space2/evaluated.jsonl")
     assert len(evaluated) == 12
     searched = {arch.effective(run.data.img_size) for arch in spaces[-1].enumerate()}
     for row in evaluated:
@@ -130,7 +135,7 @@ def test_the_winners_give_the_reported_accuracies_in_a_new_process(finished: dic
         "            right += int((model(images).argmax(1) == targets).sum()); total += len(targets)\n"
         "    print(100 * right / total)\n"
     )
-    runs = [(str(finished[b] / "model"), dataclasses.asdict(config(f"debug_s4_{b}").data)) for b in BODIES]
+    runs = [(str(finished[b] / "model"), dataclasses.asdict(on(b).data)) for b in BODIES]
     ran = subprocess.run([sys.executable, "-c", code, repr(runs)], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     for body, printed in zip(BODIES, ran.stdout.splitlines()[-3:], strict=True):
@@ -151,7 +156,7 @@ def ladder_run(finished: dict[str, Path]) -> Path:
 def test_features_kept_or_not_the_weights_are_the_same(ladder_run: Path, tmp_path: Path, monkeypatch) -> None:
     """The whole pipeline, bit for bit; and without a cache one tower runs once a batch, gets no gradient and stays."""
     built, seen = [], []
-    create, compute = timm.create_model, ladder.tower_features
+    create, compute = timm.create_model, towers.tower_features
 
     def created(*args: Any, **kwargs: Any) -> Any:
         built.append(create(*args, **kwargs))
@@ -161,7 +166,7 @@ def test_features_kept_or_not_the_weights_are_the_same(ladder_run: Path, tmp_pat
         seen.append(len(images))
         return compute(tower, images, depth)
 
-    monkeypatch.setattr(ladder.timm, "create_model", created)
+    monkeypatch.setattr(towers.timm, "create_model", created)
     monkeypatch.setattr(features, "tower_features", computed)
     search(config("debug_s4_clip", "tower.cache=none"), tmp_path)
     assert weights(tmp_path) == weights(ladder_run) and len(weights(ladder_run)) == 5
@@ -181,7 +186,7 @@ def test_features_kept_or_not_the_weights_are_the_same(ladder_run: Path, tmp_pat
 def test_with_all_features_kept_the_tower_is_idle(ladder_run: Path, tmp_path: Path, monkeypatch) -> None:
     """A second run on the same images runs it on one group of each set, to see that they are the same."""
     seen = []
-    compute = ladder.tower_features
+    compute = towers.tower_features
     monkeypatch.setattr(features, "tower_features", lambda *args: seen.append(len(args[1])) or compute(*args))
     settings = ("supernet.epochs=1", f"tower.cache_dir={ladder_run / 'features'}", "space_search.method=none")
     run = config("debug_s4_clip", *settings)
@@ -306,9 +311,9 @@ def test_the_tower_runs_once_a_batch_for_all_networks_of_a_step(tmp_path: Path, 
     data.reach(3)
     supernet = Supernet(run.space, img_size=32, in_chans=1, num_classes=10, model_args={"tower": data.tower})
     seen: list[int] = []
-    compute = ladder.tower_features
+    compute = towers.tower_features
     monkeypatch.setattr(features, "tower_features", lambda *args: seen.append(1) or compute(*args))
-    monkeypatch.setattr(ladder, "tower_features", lambda *args: pytest.fail("a decoder ran the tower itself"))
+    monkeypatch.setattr(towers, "tower_features", lambda *args: pytest.fail("a decoder ran the tower itself"))
     log = Log(None, speaks=False)
     task = SupernetTask(supernet, run.supernet, 0)
     assert len(task.models(0)) == 4
@@ -348,7 +353,7 @@ def test_an_interrupted_cache_is_continued(tmp_path: Path, monkeypatch) -> None:
     whole.reach(2)
 
     seen: list[int] = []
-    compute = ladder.tower_features
+    compute = towers.tower_features
 
     def breaks(*args: Any) -> torch.Tensor:
         if len(seen) == 2:

@@ -184,6 +184,39 @@ def test_the_card_of_a_search(folder: Path, monkeypatch, capsys) -> None:
     assert "s3zoo export FOLDER --to timm" in text and "import timm" in code(text)[1]
 
 
+def test_the_card_tells_seeds_and_controls(folder: Path) -> None:
+    """Runs of one command that differ in their seed are averaged; of a single one there is nothing to average."""
+    config = load_model_config(folder)
+    row = {"params": 95_000, "macs": 6_000_000, "test": {"top1": 96.5, "low": 94.0, "high": 98.0}}
+    mine = [row | {"control": f"a-{seed}", "command": f"s3zoo search digits --set seed={seed}"} for seed in (0, 1)]
+    other = row | {"control": "b-0", "command": "s3zoo train b"}
+    config["s3zoo"]["provenance"]["controls"] = [*mine, other, row | {"control": "random", "latency": 1.5}]
+    section = cards.render(config).partition("## Beside it")[2].partition("\n## ")[0]
+    assert "| a-1 | 96.50 | 94.00 to 98.00 | 95K | 6M |  | `s3zoo search digits --set seed=1` |" in section
+    assert "| random | 96.50 | 94.00 to 98.00 | 95K | 6M | 1.5 |  |" in section
+    # 97.5, 96.5 and 96.5
+    assert "| `s3zoo search digits` | 3 | 96.83 ± 0.58 |" in section and "| `s3zoo train b` | 1 |" not in section
+    config["s3zoo"]["provenance"]["controls"] = [{k: v for k, v in mine[0].items() if k != "command"}]
+    section = cards.render(config).partition("## Beside it")[2].partition("\n## ")[0]
+    assert "Command" not in section and "Latency" not in section and "Seeds" not in section
+    config["s3zoo"]["provenance"]["controls"] = [row | {"control": f"c-{seed}"} for seed in range(2)]
+    assert "| c | 2 | 96.50 ± 0.00 |" in cards.render(config)
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [("cifar10", "CIFAR-10"), ("torch/cifar100", "CIFAR-100"), ("ImageNet-1k", "ImageNet-1k"),
+     ("imagenet", "ImageNet-1k"), ("hfds/zh-plus/tiny-imagenet", "Tiny ImageNet"), ("my_birds", "my_birds")],
+)  # fmt: skip
+def test_data_is_named_as_people_write_it(folder: Path, name: str, title: str) -> None:
+    config = load_model_config(folder)
+    metric = {**PROVENANCE["metrics"][0], "dataset": name}
+    config["s3zoo"]["provenance"] = {"kind": "train", "data": {"name": name}, "metrics": [metric]}
+    text = cards.render(config)
+    assert f"| {title} | test |" in text and f"trained on {title} only" in text
+    assert cards.Facts(config).accuracy() == {"value": 97.5, "dataset": title, "whose": "measured by s3zoo"}
+
+
 def test_the_card_of_a_training(folder: Path) -> None:
     config = load_model_config(folder)
     base = {"name": "s3_tiny", "sha256": "ab" * 32, "license": "mit"}

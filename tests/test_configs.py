@@ -8,7 +8,6 @@ import math
 import random
 import re
 import shlex
-import statistics
 import typing
 from pathlib import Path
 from typing import Any
@@ -264,22 +263,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         "weight_decay": 0.05, "warmup_epochs": 5, "label_smoothing": 0.1, "drop_path": 0.2, "sampling": "uniform",
     },
 }  # fmt: skip
-FIGURES = {  # top-1 in percent, params, held-out images
-    "autoformer_tiny": ("74.7", "5.7M", 10_000), "autoformer_small": ("81.7", "22.9M", 10_000),
-    "autoformer_base": ("82.4", "53.7M", 10_000), "s3": ("82.1 / 83.7 / 84.0", "28.1M / 50M / 71M", 10_000),
-    "glit_tiny": ("76.3", "7.2M", 50_000), "glit_small": ("80.5", "24.6M", 50_000),
-    "glit_base": ("82.3", "96.1M", 50_000), "s4_vit_cifar10": ("94.32", "25.4M", 5_000),
-    "s4_vit_cifar100": ("78.68", "26.5M", 5_000), "s4_vit_tiny_imagenet": ("67.92", "27.5M", 10_000),
-    "s4_vit_sun397": ("68.82", "28.7M", 3_970), "s4_vit_cifar10_unconstrained": ("94.49", "35.4M", 5_000),
-    "s4_vit_cifar10_s3": ("94.23", "29M", 5_000),
-    # Table 3; parameters to the digits that Tables 5 and 6 have
-    "s4_swin_cifar10": ("95.65", "25.4M", 5_000), "s4_swin_cifar100": ("80.31", "26.2M", 5_000),
-    "s4_swin_tiny_imagenet": ("73.09", "28.4M", 10_000), "s4_swin_sun397": ("74.32", "28.4M", 3_970),
-    "s4_shunted_cifar10": ("97.67", "20.2M", 5_000), "s4_shunted_cifar100": ("85.66", "21.6M", 5_000),
-    "s4_shunted_tiny_imagenet": ("75.59", "21.3M", 10_000), "s4_shunted_sun397": ("78.19", "21.5M", 3_970),
-    "s4_clip_cifar10": ("97.23", "20M", 5_000), "s4_clip_cifar100": ("87.63", "26M", 5_000),
-    "s4_clip_tiny_imagenet": ("81.35", "28M", 10_000), "s4_clip_sun397": ("85.87", "30M", 3_970),
-}  # fmt: skip
+HELD_OUT = {"glit": 50_000, "tiny_imagenet": 10_000, "sun397": 3_970, "cifar": 5_000}  # ImageNet: 10,000
 
 
 def test_an_audit_finetunes_as_autoformer_and_glit_calibrates_as_spos() -> None:
@@ -297,9 +281,8 @@ def test_recipes_of_the_papers(name: str) -> None:
     run = config(name)
     recipe = RECIPES[name.partition("_")[0]]
     assert {key: getattr(run.supernet, key) for key in recipe} == recipe
-    top1, params, holdout = FIGURES[name]
-    assert f"Expected:  {top1} % top-1 with {params} parameters" in text(name)
-    assert run.data.holdout == holdout and run.data.img_size == 224
+    assert run.data.holdout == next((count for word, count in HELD_OUT.items() if word in name), 10_000)
+    assert run.data.img_size == 224
     # DeiT's augmentation
     assert (run.data.mixup, run.data.cutmix, run.data.reprob) == (0.8, 1.0, 0.25)
     assert run.data.auto_augment == "rand-m9-mstd0.5-inc1"
@@ -382,45 +365,6 @@ def test_variants_differ_in_one_thing() -> None:
     assert changed("s4_vit_cifar10_unconstrained") == {"space_search.upper", "arch_search.budgets"}
     assert {key.partition(".")[0] for key in changed("s4_vit_cifar10_s3")} == {"space_search"}
     assert changed("s4_vit_cifar100") == {"data.num_classes"}
-
-
-@pytest.mark.parametrize("name", PAPER + BASELINES)
-def test_cost_as_printed(name: str) -> None:
-    """Steps, FLOP and GPU time of the text follow from the config: two FLOP a MAC, a backward pass of two forwards."""
-    run = config(name)
-    plain = " ".join(text(name).split())
-    final_images = images(name) + (run.data.holdout if run.final.use_held_out else 0)
-    steps = re.search(r"epochs of ([\d,]+) steps", plain)
-    if steps:  # GLiT's is nearly all retraining
-        seen = images(name) if run.supernet.epochs else final_images  # those of the first training
-        assert int(steps[1].replace(",", "")) == seen // run.supernet.batch_size
-
-    price, rng = pricer(run), random.Random(1)
-
-    def mean(space: Space) -> float:
-        return statistics.fmean(price(space.sample(rng))["macs"] for _ in range(150))
-
-    if run.hierarchy == "glit":
-        limit = Budget.parse(run.arch_search.budgets[0]).limits["macs"].high
-        supernets = mean(glit_split(run.space)) + mean(run.space)
-        finals = 2 * run.final.top * 0.95 * limit  # the best networks use most of the budget
-    else:
-        one = mean(run.space)
-        if run.supernet.sampling == "sandwich":
-            one = 2 * one + price(run.space.largest())["macs"] + price(run.space.smallest())["macs"]
-        supernets = one * (1 + (run.space_search.iterations if run.space_search.method != "none" else 0))
-        finals = mean(run.space) if run.final.mode == "retrain" else 0.0
-    flop = 6 * (images(name) * run.supernet.epochs * supernets + final_images * run.final.train.epochs * finals)
-    if run.space.family == "ladder":  # forward passes of ViT-B/16: patches, then 12 blocks of width 768 on 197 tokens
-        tower = 196 * 768**2 + 12 * (197 * (4 * 768**2 + 2 * 768 * 3072) + 2 * 197**2 * 768)
-        passes = images(name) * run.supernet.epochs * (1 + run.space_search.iterations)
-        flop += 2 * tower * (passes + final_images * run.final.train.epochs)
-    printed = re.search(r"([\d.]+) x 10\^(\d+) FLOP", plain)
-    assert printed is not None
-    assert float(printed[1]) * 10 ** int(printed[2]) == pytest.approx(flop, rel=0.08)
-    time = re.search(r"(\d+) GPU-(hours|days) at an assumed 20 TFLOP/s", plain)
-    assert time is not None
-    assert int(time[1]) == pytest.approx(flop / 20e12 / {"hours": 3600, "days": 86400}[time[2]], rel=0.08)
 
 
 # `--set`
@@ -631,9 +575,9 @@ def test_every_number_has_a_range_and_no_range_has_nan(kind: type) -> None:
 
 
 def test_every_word_is_one_of_those_declared() -> None:
-    words = {(kind, f): typing.get_args(hint) for kind in (Run, Train, Tower, Distil, TrainRun, SearchRun, SpaceSearch,
-             ArchSearch, Final, VqaData, VqaRun) for f, hint in declared(kind).items()
-             if typing.get_origin(hint) is typing.Literal}  # fmt: skip
+    kinds = (Data, Run, Train, Tower, Distil, TrainRun, SearchRun, SpaceSearch, ArchSearch, Final, VqaData, VqaRun)
+    hints = {(kind, field): hint for kind in kinds for field, hint in declared(kind).items()}
+    words = {place: typing.get_args(h) for place, h in hints.items() if typing.get_origin(h) is typing.Literal}
     assert len(words) > 15
     for (kind, field), valid in words.items():
         required = {"name": "x"} if issubclass(kind, Run | VqaRun) else {}
@@ -753,7 +697,6 @@ def test_a_missing_config_is_named() -> None:
         ("train transfer --data cifar10", "data.name is 'torch/cifar10', but no place for it is given"),
         ("search s4_vit_cifar10 --set data.name=torch/cifar10", "but no place for it is given"),
         ("train digits --set threads=0", "threads is 0, but must be at least 1"),
-        ("vqa eval nowhere --threads -1", "--threads is -1, but must be at least 1 and at most 1,024"),
         ("evaluate s3_tiny --data digits --threads 100000", "--threads is 100000, but must be at least 1"),
     ],
 )

@@ -5,13 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from test_search import search
 from toy_search import config as toy
 
 from s3zoo import cli
 from s3zoo.arch import Arch
 from s3zoo.models import MODELS
+from s3zoo.search import stock
 from s3zoo.search.command import plan
 from s3zoo.search.config import Controls
+from s3zoo.search.records import read_space
 from s3zoo.space import s3_space
 
 DESIGNED = {
@@ -90,6 +93,26 @@ def test_random_search_scores_as_many_networks_and_keeps_the_best(result: tuple[
     row = next(row for row in found["controls"] if row["control"] == "random_search")
     assert row["inherited"] == max(scores)
     assert len(scores) <= RUN.arch_search.population * RUN.arch_search.generations
+
+
+def test_a_random_network_is_of_the_supernet_that_finetunes_it(tmp_path: Path) -> None:
+    """The first space is left by then."""
+    moves = replace(toy.space_search, tau=100.0)  # where larger networks are better, by one step
+    run = replace(toy, controls=Controls(random=True), space_search=moves, final=replace(toy.final, top=1))
+    found = search(run, tmp_path)
+    assert [row["space"] for row in found["spaces"]] == ["toy", "toy_1"]
+    last = read_space(tmp_path / "space1" / "space.json")
+    assert last.contains(Arch.from_dict(found["controls"][0]["arch"]))
+
+
+@pytest.mark.parametrize("name", ["hf-hub:some/where", "local-dir:x", "resnet50x", "test_vit"])
+def test_only_networks_of_the_list_are_built_from_a_folder(name: str) -> None:
+    chosen = {"model": "resnet18", "within_budget": True, "params": 1.0, "macs": 1.0}
+    stock.check_chosen({"cnn": chosen})
+    with pytest.raises(ValueError, match="not in the list"):
+        stock.check_chosen({"cnn": chosen | {"model": name}})
+    with pytest.raises(ValueError, match="not in the list"):
+        stock.check_chosen({"other": chosen})
 
 
 def test_a_design_beyond_the_budget_is_refused_before_anything_is_trained(tmp_path: Path, capsys) -> None:

@@ -36,6 +36,17 @@ def test_a_figure_for_a_page() -> None:
     assert example() == text
 
 
+@pytest.mark.parametrize("count", [1, 2, 9, 40])
+def test_every_point_of_a_cloud_speaks(count: int) -> None:
+    """matplotlib draws few points one by one, and many as references to one."""
+    with drawing.style():
+        figure, ax = drawing.figure(300, 200)
+        drawing.tag(ax.scatter(range(count), range(count)), "point", [f"network {i}" for i in range(count)])
+        root = ElementTree.fromstring(drawing.svg(figure, "cloud", label="A cloud"))
+    said = [each.findtext("title") for each in root.iter() if each.get("class") == "point"]
+    assert said == [f"network {i}" for i in range(count)]
+
+
 def test_a_figure_of_its_own_brings_both_themes() -> None:
     text = example(standalone=True)
     root = ElementTree.fromstring(text)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import json
 import os
 import time
 from pathlib import Path
+from typing import Annotated
 
 import pytest
 import torch
 
 from s3zoo import files
+from s3zoo.checks import CLOSED, Range, typed
 from s3zoo.files import Records, locked, read_json, replacing, replacing_files, settle, write_json, write_text
 
 
@@ -254,23 +257,49 @@ def test_a_lock_that_another_process_holds_is_refused_or_waited_for(tmp_path):
         ("", "it is empty"), ("x", "Expecting value"), ("{", "Expecting property name"),
         ('{"a": 1, "a": 2}', "'a' stands twice"),
         ('{"a": NaN}', "NaN is no number"), ('{"a": -Infinity}', "-Infinity"), ("[" * 100_000, "nested too deeply"),
-        ("[]", "holds a list, not an object"), ("{}", "lacks 'a'"), (b"\xff", "utf-8"),
-        ('{"a": "1"}', "'a' is a text, not a whole number"), ('{"a": null}', "'a' is a null"),
-        ('{"a": true}', "'a' is a truth value, not a whole number"),
+        ("[]", r"it is \[\], but must be an object"), ("{}", "a is missing"), (b"\xff", "utf-8"),
+        ('{"a": "1"}', "a is '1', but must be of type int"), ('{"a": null}', "a is None"), ('{"a": true}', "a is True"),
+        ('{"a": 1e999}', "1e999 is too large"), ('{"a": 1' + "0" * 400 + "}", "more than 300 digits"),
     ],
 )  # fmt: skip
 def test_json_that_cannot_be_used_is_said_with_the_file_s_name(tmp_path, text, words):
     path = tmp_path / "state.json"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(ValueError, match=f"state.json cannot be read as JSON .*{words}.*; remove it or restore it"):
+    with pytest.raises(ValueError, match=f"state.json cannot be read .*{words}.*; remove it or restore it"):
         read_json(path, {"a": int})
+
+
+@pytest.mark.parametrize(
+    "content, words",
+    [
+        ({"rows": [{"n": 1}], "by": {"x": 1.5}}, ""), ({"rows": [], "by": {}, "note": "x", "z": []}, ""),
+        ({"rows": {}, "by": {}}, "^rows is {}, but must be a list"),
+        ({"rows": [{"n": 1}, 3], "by": {}}, r"^rows\[1\] is 3, but must be an object"),
+        ({"rows": [{"n": 1}, {}], "by": {}}, r"^rows\[1\].n is missing"),
+        ({"rows": [{"n": 11}], "by": {}}, r"^rows\[0\].n is 11, but must be at least 0 and at most 10"),
+        ({"rows": [], "by": {"x": 1, "y": "2"}}, "^by.y is '2', but must be of type float"),
+        ({"rows": [], "by": {}, "note": 3}, "^note is 3, but must be of type str"), ({"rows": []}, "^by is missing"),
+        ({"rows": [], "by": {}, "few": {"a": -1}}, "^few.a is -1.0, but must be at least 0"),
+        ({"rows": [], "by": {}, "few": {"a": None}}, ""), ({"rows": [], "by": {}, "few": {}}, ""),
+        ({"rows": [], "by": {}, "few": {"a": 1, "b": 1}}, "^few.b is unknown; remove it"),
+    ],
+)  # fmt: skip
+def test_fields_of_any_depth(content, words):
+    few = CLOSED | {"a?": Annotated[float | None, Range(0)]}
+    fields = {"rows": [{"n": Annotated[int, Range(0, 10)]}], "by": {"*": float}, "note?": str, "few?": few}
+    with pytest.raises(ValueError, match=words) if words else contextlib.nullcontext():
+        typed(content, fields, "")
+
+
+def test_what_is_shown_steers_no_terminal():
+    assert files.shown("caf\udce9 \x1b[2J\x9b é\n") == r"caf\udce9 \x1b[2J\x9b é" + "\n"
 
 
 def test_what_is_no_file_is_not_read(tmp_path):
     os.mkfifo(tmp_path / "fifo")  # reading it would wait for ever
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for name in ("fifo", "loop", "absent", "x" * 300, "."):
-        with pytest.raises(ValueError, match="cannot be read as JSON"):
+        with pytest.raises(ValueError, match="cannot be read"):
             read_json(tmp_path / name)
     for name in ("fifo", "."):
         with pytest.raises(ValueError, match="is not a file"):
@@ -307,6 +336,16 @@ def test_records_drop_the_line_that_a_crash_cut(tmp_path):
     assert json.loads(path.read_text()) == {"step": 1}
 
 
+def test_a_damaged_line_is_not_taken_for_the_end(tmp_path):
+    """What comes after it would be lost in silence."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"step": 1}\n{"st\x01p": 2}\n{"step": 3}\n')
+    with pytest.raises(ValueError, match="Line 2 of .*rows.jsonl"):
+        Records(path)
+    path.write_text('{"step": 1}\n' + "\0" * 99 + "\n")  # after a power failure
+    assert Records(path).rows == [{"step": 1}]
+
+
 def test_other_ranks_keep_rows_in_memory(tmp_path):
     records = Records(tmp_path / "rows.jsonl", write=False)
     records.append([{"a": 1}])
@@ -315,8 +354,8 @@ def test_other_ranks_keep_rows_in_memory(tmp_path):
 
 def test_a_row_that_s3zoo_did_not_write_is_named(tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"step": 1}\n{"stop": 2}\n')
-    with pytest.raises(ValueError, match="Line 2 of .*rows.jsonl .*lacks 'step'.*remove the file"):
-        Records(tmp_path / "rows.jsonl", fields={"step": int})
+    with pytest.raises(ValueError, match="Line 2 of .*rows.jsonl .*step is missing.*remove the file"):
+        Records(tmp_path / "rows.jsonl", check={"step": int})
 
 
 @pytest.mark.parametrize("folder", [True, False])

@@ -165,14 +165,6 @@ def test_files_that_were_changed_are_refused_by_name(tmp_path, damage):
         train(SupernetTask(supernet(), TRAIN, 0), tmp_path)
 
 
-def test_training_lowers_the_loss(tmp_path):
-    net = supernet()
-    config = dataclasses.replace(TRAIN, epochs=12, lr=0.02, label_smoothing=0.0, checkpoint_seconds=60)
-    rows = train(SupernetTask(net, config, 0), tmp_path, config)
-    assert rows[-1]["loss"] < 2.25 < rows[0]["loss"]  # chance is log(10) = 2.303
-    assert rows[-1]["lr"] < rows[1]["lr"]
-
-
 def test_accumulation_gives_the_gradient_of_the_whole_batch(tmp_path):
     results = []
     for accumulate in (1, 4):
@@ -497,19 +489,6 @@ def test_ranks_leave_the_blocks_that_subnets_share_as_they_were(tmp_path):
     assert kinds == {torch.nn.BatchNorm1d} or kinds == {torch.nn.BatchNorm2d}
     losses = [[row["loss"] for row in map(json.loads, open(tmp_path / w / "epochs.jsonl"))] for w in ("1", "2")]
     assert losses[0] == pytest.approx(losses[1], abs=1e-4) and len(losses[0]) == 2
-
-
-def test_impossible_settings_are_named():
-    net = supernet()
-    for change, message in [
-        ({"batch_size": 1000}, "only 96 training images"),
-        ({"accumulate": 3}, "multiple of.* .?3"),
-        ({"schedule": "steps"}, "'cosine', 'step' or 'constant'"),
-        ({"sampling": "fair"}, "'uniform' or 'sandwich'"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            config = dataclasses.replace(TRAIN, **change)
-            train(SupernetTask(net, config, 0), Path("nowhere"), config)
 
 
 def test_drop_path_masks_follow_the_sample_not_the_shard():

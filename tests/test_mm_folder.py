@@ -87,9 +87,9 @@ def changed(path: str, value: Any) -> dict[str, Any]:
 def write_config(folder: Path, cfg: dict[str, Any]) -> None:
     """Another config, and its sha256, as whoever means harm would write it too."""
     (folder / "config.py").write_text("".join(f"{key} = {value!r}\n" for key, value in cfg.items()))
-    content = json.loads((folder / "config.json").read_text())
+    content = json.loads((folder / "config.json").read_text()) | {"config": cfg}
     content["s3zoo"]["sha256"]["config.py"] = hashlib.sha256((folder / "config.py").read_bytes()).hexdigest()
-    (folder / "config.json").write_text(json.dumps(content))
+    (folder / "config.json").write_text(json.dumps(content, default=str))
 
 
 def test_export_and_back(tmp_path: Path) -> None:

@@ -111,19 +111,6 @@ def test_soft_nms_fills_its_output(method: str, offset: int) -> None:
     np.testing.assert_allclose(dets[:, 4], [score for _, score in expected], rtol=1e-5)
 
 
-def test_nms_match_groups_what_is_suppressed() -> None:
-    rng = np.random.default_rng(2)
-    boxes, scores = random_boxes(rng, 30), rng.permutation(30).astype(f32)
-    left, expected = sorted(range(30), key=lambda i: -scores[i]), []
-    while left:
-        best, *rest = left
-        group = [i for i in rest if iou(boxes[best], boxes[i], 0) >= f32(0.2)]
-        expected.append([best, *group])
-        left = [i for i in rest if i not in group]
-    found = mmcv_ops().nms_match(np.concatenate([boxes, scores[:, None]], axis=1), 0.2)
-    assert [group.tolist() for group in found] == expected and max(map(len, expected)) > 2
-
-
 # RoIAlign
 
 

@@ -11,11 +11,13 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 import s3zoo
 from s3zoo import cli, doctor, paths
 from s3zoo.search.config import SearchRun
 from s3zoo.training.config import load_config, overridden
+from s3zoo.training.distributed import start
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -158,8 +160,10 @@ def test_a_script_that_imports_only_timm_finds_the_models(tmp_path: Path) -> Non
     command = [sys.executable, "-m", "s3zoo.run", str(script)]
     ran = subprocess.run([*command, "7"], cwd=ROOT, capture_output=True, text=True)
     assert (ran.stdout, ran.returncode) == ("s3zoo.models.s3 7 True\n", 3), ran.stderr
-    ran = subprocess.run([*command[:3], "missing.py"], cwd=ROOT, capture_output=True, text=True)
-    assert ran.returncode == 2 and ran.stderr.startswith("s3zoo: 'missing.py' was given")
+    for name in ("missing.py", "x" * 300, str(tmp_path)):
+        ran = subprocess.run([*command[:3], name], cwd=ROOT, capture_output=True, text=True)
+        assert ran.returncode == 2 and ran.stderr.count("\n") == 1
+        assert ran.stderr.startswith(f"s3zoo: {name!r} was given")
 
 
 # --- doctor ---------------------------------------------------------------------------------------------------------
@@ -181,6 +185,8 @@ def test_doctor_reports_what_is_installed(capsys, monkeypatch: pytest.MonkeyPatc
     text = capsys.readouterr().out
     assert f"torch                    {found['packages']['torch']}\n" in text and "mmdet [mm]" in text
     assert "mps (Apple's GPU is not used: " in text
+    with pytest.raises(ValueError, match="device is 'mps' .Apple's GPU is not used.* must be 'auto', 'cpu' or 'cuda'"):
+        start("mps")
 
 
 def test_doctor_says_what_is_missing(monkeypatch, capsys) -> None:
@@ -241,22 +247,23 @@ DOCUMENTS = sorted(str(path.relative_to(ROOT)) for pattern in ("*.md", "docs/*.m
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_links_between_documents_lead_somewhere(document: str) -> None:
     path = ROOT / document
-    for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
+    for link in re.findall(r'(?:\]\(|<img src=")([^)"\s]+)[)"]', path.read_text()):
         assert "://" in link or (path.parent / link.partition("#")[0]).exists(), link
 
 
-def test_the_map_of_the_code_names_what_exists() -> None:
+def test_the_map_of_the_code_names_every_module() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text()
     table = text.partition("| to change |")[2].partition("\n\n")[0]
-    named = set()
-    for row in table.splitlines()[2:]:
-        folder = ""
-        for path in re.findall(r"`([\w/<>]+(?:\.py|/))`", row.strip("| ").rpartition(" | ")[2]):
-            folder = path.rpartition("/")[0] + "/" if "/" in path else folder
-            named.add((path if "/" in path else folder + path).replace("<family>", "s3"))
-    missing = {path for path in named if not (ROOT / "s3zoo" / path).exists()}
-    assert missing == set() and len(named) > 50
-    units = {path.stem for path in (ROOT / "s3zoo").iterdir()} - {"__init__", "__pycache__", "weights", "tables"}
+    named = set(re.findall(r"`([\w/<>]+(?:\.py|/))`", table))
+    names = {path.stem for path in (ROOT / "s3zoo/families").glob("*.json")}
+    named |= {path.replace("<family>", name) for path in named if "<family>" in path for name in names}
+    package = ROOT / "s3zoo"
+    assert {path for path in named if "<" not in path and not (package / path).exists()} == set()
+    modules = {str(path.relative_to(package)) for path in package.rglob("*.py")}
+    folders = tuple(path for path in named if path.endswith("/"))
+    told = {path for path in modules if path in named or path.startswith(folders)}
+    assert {path for path in modules - told if not path.endswith(("__init__.py", "__main__.py"))} == set()
+    units = {path.stem for path in package.iterdir()} - {"__init__", "__pycache__", "weights", "tables"}
     layers = text.partition("## Layers")[2].partition("## Habits")[0]
     assert units <= set(re.findall(r"`(\w+)`", layers))
 
@@ -290,6 +297,33 @@ def test_notice_has_a_row_for_every_source_of_weights() -> None:
     rows = [line for line in (ROOT / "NOTICE").read_text().splitlines() if line.startswith("| ")]
     for source in ("Cream", "GLiT", "Shunted", "CLIP", "timm"):
         assert any(source in row for row in rows), source
+
+
+def test_the_oldest_versions_are_the_same_everywhere() -> None:
+    """What an installation may have, what `make floors` installs, and what docs/works_with.md says."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    allowed, extras = project["dependencies"], project["optional-dependencies"]
+    allowed = [*allowed, *extras["mm"], *extras["vqa"], *extras["tensorboard"]]
+    floors = {name: Version(oldest) for name, oldest in (requirement.split(">=") for requirement in allowed)}
+    pinned = (ROOT / "tests/floors.txt").read_text().split()
+    assert {name: Version(oldest) for name, oldest in (pin.split("==") for pin in pinned)} == floors
+    floors["Python"] = Version(project["requires-python"].removeprefix(">="))
+    table = (ROOT / "docs/works_with.md").read_text().partition("| | oldest |")[2].partition("\n\n")[0]
+    said = {}
+    for row in table.splitlines()[2:]:
+        names, oldest, _ = (cell.strip().split(", ") for cell in row.strip("| ").split(" | "))
+        said |= zip(names, map(Version, oldest), strict=True)
+    assert said == floors
+
+
+def test_what_works_has_a_test() -> None:
+    table = (ROOT / "docs/works_with.md").read_text().partition("| tool |")[2].partition("\n\n")[0]
+    rows = [row.strip("| ").rpartition(" | ")[2] for row in table.splitlines()[2:]]
+    assert len(rows) > 10
+    for row in rows:
+        first, *tests = re.findall(r"`([\w/.]+)`", row)
+        text = (ROOT / "tests" / first).read_text()
+        assert all(f"\ndef {test}(" in text for test in tests), row
 
 
 def test_make_help_names_every_target() -> None:

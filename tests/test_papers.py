@@ -143,7 +143,8 @@ def test_glit_is_trained_as_printed(tmp_path):
 
 def scores(arch):
     """Deeper and narrower is better; no training is needed for a run's files."""
-    return {"arch": arch.to_dict(), "accuracy": 50.0 + 2 * arch.depths[0] - arch.embed_dims[0] / 10}
+    accuracy = 50.0 + 2 * arch.depths[0] - arch.embed_dims[0] / 10
+    return {"arch": arch.to_dict(), "accuracy": accuracy, "params": 1.0, "macs": 1.0}
 
 
 def test_a_run_replays_its_moves_with_another_threshold(tmp_path, capsys):

@@ -42,6 +42,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine of known speed."""
     monkeypatch.setattr(plan, "measured_speed", lambda *_, **__: (1e9, 2e9))
     monkeypatch.setattr(plan, "timed_in_turns", lambda *_: [1.0])
+    monkeypatch.setattr(plan, "_TIMED", {})
 
 
 def names(split) -> list[str]:
@@ -79,6 +80,37 @@ def test_a_plan_fits_the_hours_and_the_budget(images: Path, fast: None, budgets:
     assert longer.supernet.epochs >= run.supernet.epochs and longer.final.train.epochs >= run.final.train.epochs
 
 
+@pytest.mark.parametrize("others, factor, threads", [(0.1, 1.5, 2), (0.1, 1.05, 1), (0.5, 1.5, 1)])
+def test_threads_that_others_leave_and_that_help(images: Path, monkeypatch, others, factor, threads) -> None:
+    speed = lambda *_, threads=1, **__: (1e9 * factor ** (threads - 1),) * 2  # noqa: E731
+    monkeypatch.setattr(plan, "measured_speed", speed)
+    monkeypatch.setattr(plan, "watch_others", lambda: lambda: others)
+    monkeypatch.setattr(plan.os, "cpu_count", lambda: 2)
+    made = plan.make_plan(str(images), ("params<=60K",))
+    assert made.config.threads == threads and ("50%" in made.told()) == (others == 0.5)
+
+
+def test_settings_change_what_was_planned_and_what_is_told(images: Path, fast: None) -> None:
+    usual = plan.make_plan(str(images), ("params<=60K",))
+    changed = plan.make_plan(str(images), ("params<=60K",), settings=["supernet.epochs=3", "seed=7"])
+    assert (changed.config.supernet.epochs, changed.config.seed) == (3, 7) and usual.config.supernet.epochs > 30
+    assert dict(changed.phases)["space0: supernet"] < 0.1 * dict(usual.phases)["space0: supernet"]
+    (told,) = [reason.value for reason in changed.reasons if reason.what == "supernet"]
+    assert told.startswith("3 epochs") and "supernet.epochs=3, seed=7" in changed.told()
+
+
+def test_a_plan_times_networks_in_their_runtime_each_once(images: Path, fast: None, monkeypatch) -> None:
+    """Those of timm are asked for again when the run begins."""
+    pytest.importorskip("onnxruntime")
+    seen: list[tuple[str, str]] = []
+    monkeypatch.setattr(plan, "runner", lambda model, _, runtime, __: seen.append((type(model).__name__, runtime)))
+    run = plan.make_plan(str(images), ("latency<=5ms",), runtime="onnx").config
+    assert {runtime for _, runtime in seen} == {"onnx"} and len(seen) > 5
+    before = len(seen)
+    plan.price_lists(run)
+    assert len(seen) == before
+
+
 def test_a_plan_around_a_network_keeps_to_its_size_and_to_the_budget(images: Path, fast: None) -> None:
     arch, _ = network("s3_nano")
     size = cost.params(arch, num_classes=10, in_chans=1, img_size=8)
@@ -97,7 +129,7 @@ def test_few_images_begin_from_weights_that_fit(images: Path, fast: None, monkey
 
     def planned(*starts: str, budget: str = "params<=60K", hours: float = 1.0, **options) -> tuple[str, str]:
         monkeypatch.setattr(plan, "known_starts", lambda size, chans: list(starts))
-        made = plan.make_plan(str(images), (budget,), hours, **options)
+        made = plan.make_plan(str(images), (budget,), hours, controls=False, **options)
         (reason,) = [reason for reason in made.reasons if reason.what == "weights"] or [plan.Reason("", "", "")]
         assert (made.config.final.mode == "finetune") == (made.config.start != "")
         return made.config.start, reason.why
@@ -109,14 +141,24 @@ def test_few_images_begin_from_weights_that_fit(images: Path, fast: None, monkey
     assert planned("s3_nano", start="") == ("", "")
     assert planned() == ("", "none that s3zoo knows is for such images")
     assert planned("s3_tiny", "s3_nano")[0] == "s3_nano"  # the first is beyond the budget
-    assert "beyond the budget or the hours" in planned("s3_tiny")[1]
-    assert "beyond the budget or the hours" in planned("s3_tiny", budget="params<=1G")[1]
+    assert "beyond the budget" in planned("s3_tiny")[1]
+    assert "beyond the hours" in planned("s3_tiny", budget="params<=1G")[1]
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     begun = time.monotonic()
     start, why = planned("s3_tiny", budget="params<=1G", hours=1e5)
     assert start == "" and "s3_tiny" in why and "cannot be" in why and time.monotonic() - begun < 60
     monkeypatch.setattr(plan, "FEW", 10)
     assert planned("s3_nano") == ("", "there are 10 training images or more")
+
+
+@pytest.mark.parametrize("rate, lr", [(None, 5e-4), (1e-3, 1e-3), (0.1, 2e-3)])
+@pytest.mark.parametrize("around", [None, "s3_nano"])
+def test_a_search_that_is_the_start_gives_the_rate(images: Path, fast: None, monkeypatch, around, rate, lr) -> None:
+    """Of learning, but none higher than from scratch; other weights go on at a quarter of that."""
+    given = dataclasses.replace(start.read_start("s3_nano"), rate=rate)
+    monkeypatch.setattr(plan, "read_start", lambda place: given)
+    run = plan.make_plan(str(images), start="mine", around=around, controls=False).config
+    assert run.supernet.lr == run.final.train.lr == lr
 
 
 def test_which_weights_fit_which_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,6 +202,15 @@ def test_what_cannot_be_planned_is_said(words, sentence, images: Path, tmp_path:
     assert sentence in error and error.count("\n") == 1 and not (tmp_path / "run").exists()
 
 
+def test_a_dry_run_opens_the_images_and_compares_the_splits(images: Path, tmp_path: Path, fast: None, capsys) -> None:
+    for split in ("train", "test"):
+        shutil.copytree(images, tmp_path / "mine" / split)
+    words = ["search", "--data", str(tmp_path / "mine"), "--budget", "params<=60K", "--hours", "0.01", "--dry-run"]
+    assert cli.main(words) == 2
+    shown, error = capsys.readouterr()
+    assert "  together " in shown and "All 302 test images are training images" in error and error.count("\n") == 1
+
+
 def test_one_line_from_a_folder_to_a_network(images: Path, tmp_path: Path, monkeypatch, fast: None, capsys) -> None:
     """The plan is shown and written as a config that is the run's; the same command then says that it is finished."""
     monkeypatch.setattr(stock, "LISTS", {"transformer": ("test_vit",), "cnn": ("lcnet_050",)})
@@ -182,8 +233,10 @@ def test_one_line_from_a_folder_to_a_network(images: Path, tmp_path: Path, monke
     assert [row.get("model") for row in kept] == [None, "test_vit", "lcnet_050"]
     assert cli.main([*words, "--out", str(out)]) == 0
     assert "This run is finished" in capsys.readouterr().out
-    other = ["search", "--data", str(images), "--budget", "params<=50K", "--out", str(out)]
-    assert cli.main(other) == 2 and "another budget" in capsys.readouterr().err
+    for other in (["--budget", "params<=50K"], ["--hours", "1"], ["--start", "s3_nano"], ["--around", "s3_nano"],
+                  ["--runtime", "onnx"], ["--no-controls"]):  # fmt: skip
+        assert cli.main(["search", "--data", str(images), *other, "--out", str(out)]) == 2
+        assert f"{out / 'config.py'} is of a search with" in capsys.readouterr().err
 
 
 def test_hours_are_kept_and_what_was_shortened_is_replayed(tmp_path: Path, monkeypatch) -> None:

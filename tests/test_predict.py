@@ -14,6 +14,7 @@ from PIL import Image
 
 from s3zoo.artefact import save_model
 from s3zoo.cli import main as cli
+from s3zoo.models.loading import BUNDLED
 from s3zoo.models.open import class_names
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -85,3 +86,15 @@ def test_imagenet_has_words():
     assert len(names) == 1000 and names[1] == "goldfish, Carassius auratus" and names[285].startswith("Egyptian cat")
     model.pretrained_cfg["num_classes"] = 7
     assert class_names(timm.create_model("resnet10t", num_classes=7))[6] == "class 6"
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in BUNDLED.iterdir()))
+def test_bundled_networks_name_their_classes(name, pictures):
+    code, out, _ = command(name, pictures / "b.png", "--json", "--top", 10)
+    classes = json.loads(out)["classes"]
+    card = (BUNDLED / name / "README.md").read_text()
+    shown = card.partition("| Classes | ")[2].partition(" |")[0].partition(": ")[2].split(", ")
+    assert code == 0 and {guess["name"] for guess in classes} == set(shown)
+    assert sum(guess["probability"] for guess in classes) == pytest.approx(1, abs=1e-3)
+    if name.endswith(".cifar10"):
+        assert {"airplane", "cat", "truck"} < set(shown)

@@ -18,13 +18,14 @@ from test_search import search
 from torch import Tensor
 
 from s3zoo.arch import Arch
-from s3zoo.convert import autoformer_subnet, official_autoformer_supernet
 from s3zoo.families.autoformer import plain_space
 from s3zoo.models import MODELS
+from s3zoo.models.autoformer import subnet_state_dict
 from s3zoo.search.command import main
 from s3zoo.search.config import ArchSearch, SearchRun
+from s3zoo.search.published import official_autoformer_supernet
 from s3zoo.search.space_search import SpaceSearch
-from s3zoo.space import AUTOFORMER_BASE, AUTOFORMER_SMALL, AUTOFORMER_TINY, GLIT_TINY, Space
+from s3zoo.space import AUTOFORMER_BASE, AUTOFORMER_SMALL, GLIT_TINY, Space
 from s3zoo.training.config import Data, Train, load_config
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -55,14 +56,14 @@ def test_every_subnet_of_a_space() -> None:
     everything = list(space.enumerate())
     assert len(everything) == 2 * (6**2 + 6**3)
     for arch in everything:
-        cut = autoformer_subnet(small_weights(), arch)
+        cut = subnet_state_dict(small_weights(), arch)
         found = dict(net.subnet(arch).named_parameters())
         assert cut.keys() == found.keys()
         assert all(torch.equal(found[name], value) for name, value in cut.items())
     images = torch.randn(2, 3, 32, 32)
     for arch in random.Random(0).sample(everything, 25):
         model = MODELS["autoformer"](arch, img_size=32, num_classes=4).eval()  # type: ignore[call-arg]
-        model.load_state_dict(autoformer_subnet(small_weights(), arch))
+        model.load_state_dict(subnet_state_dict(small_weights(), arch))
         logits = net.subnet(arch).eval()(images)
         assert torch.equal(logits, model(images))
         torch.testing.assert_close(logits, expected_logits(small_weights(), arch, images), atol=1e-5, rtol=0)
@@ -73,20 +74,6 @@ def test_every_subnet_of_a_space() -> None:
     }
     fewer = kept["blocks.0.attn.qkv.bias@2"]
     assert not torch.equal(kept["blocks.0.attn.qkv.bias@4"][:2], fewer)  # the reason why they are kept apart
-
-
-@torch.no_grad()
-def test_the_published_tiny_shape(tmp_path: Path) -> None:
-    weights = reference.random_supernet(256, 4, 14, seed=7)
-    reference.save_supernet(weights, tmp_path / "supernet-tiny.pth")
-    net = official_autoformer_supernet(tmp_path / "supernet-tiny.pth", AUTOFORMER_TINY)
-    images = torch.randn(1, 3, 224, 224)
-    arch = AUTOFORMER_TINY.sample(random.Random(1))
-    logits = net.subnet(arch).eval()(images)
-    torch.testing.assert_close(logits, expected_logits(weights, arch, images), atol=1e-5, rtol=0)
-    assert torch.equal(net.extract(arch).eval()(images), logits)
-    with pytest.raises(ValueError, match="embed_dim is 448, but this supernet holds at most 256"):
-        official_autoformer_supernet(weights, AUTOFORMER_SMALL)
 
 
 @pytest.mark.slow

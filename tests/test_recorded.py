@@ -31,13 +31,6 @@ def test_evolution_beats_random_search_at_equal_evaluations() -> None:
     assert max(max(pair) for pair in pairs) <= max(scores.values())
 
 
-def test_the_sign_test_is_the_textbooks() -> None:
-    benchmark: Any = importlib.import_module("evolution_vs_random")
-    assert benchmark.sign_test(9, 1) == pytest.approx(2 * (10 + 1) / 1024)
-    assert benchmark.sign_test(1, 9) == benchmark.sign_test(9, 1)
-    assert benchmark.sign_test(5, 5) == benchmark.sign_test(0, 0) == 1
-
-
 def test_a_fifth_of_the_forwards_finds_the_winner() -> None:
     benchmark: Any = importlib.import_module("racing")
     generations, right = benchmark.read()

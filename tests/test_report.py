@@ -21,8 +21,6 @@ from s3zoo.search.forecast import planned
 from s3zoo.search.report import data
 from s3zoo.search.report.page import PANELS, state
 from s3zoo.search.report.page import page as page_of
-from s3zoo.search.s3 import decide
-from s3zoo.search.space_search import SpaceSearch
 from s3zoo.space import s3_space
 from s3zoo.training.config import overridden, to_dict
 from s3zoo.training.log import Log
@@ -62,14 +60,6 @@ def test_errors_by_choice_and_top_tier() -> None:
     assert data.by_choice([*FOUR, network(2, 16, 99, full=False)], width, SPACE) == {8: [20, 10], 16: [16, 8]}
     tiers = data.tiers({1: [20, 16], 2: [10, 8]}, {"space_search": {"top": 50, "top_share": 0.5}})
     assert [(each["mean"], each["top"]) for each in tiers.values()] == [(18, 16), (9, 8)]
-
-
-def test_slope() -> None:
-    """Depth 1 has errors 20 and 16, depth 2 has 10 and 8: with a top tier of one, (18 + 16) / 2 = 17 and 8.5."""
-    scored = [(each.arch, each.error) for each in FOUR]
-    decision = decide(SPACE, scored, SpaceSearch(samples=4, tau=4.0))
-    rows = {row["name"]: row for row in decision.record["dims"]}
-    assert rows["depth"]["slope"] == pytest.approx(8.5 - 17) and rows["depth"]["steps"] == 3  # -floor(-8.5 / 4)
 
 
 def test_front_has_no_estimates() -> None:

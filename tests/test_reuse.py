@@ -12,8 +12,10 @@ from safetensors.torch import load_file
 
 from s3zoo import cli
 from s3zoo.arch import Arch
+from s3zoo.search import latency
 from s3zoo.search.budget import Budget
 from s3zoo.search.config import SearchRun
+from s3zoo.search.evaluate import RacingEvaluator
 from s3zoo.search.extract import choose
 from s3zoo.search.published import FinishedRun
 from s3zoo.training.config import from_dict, load_config, to_dict
@@ -81,6 +83,33 @@ def test_it_is_searched_again_without_training_and_with_the_scores_it_has(run: P
     before = {row["accuracy"] for row in map(json.loads, _scores(run).read_text().splitlines()) if "arch" in row}
     after = [row for row in map(json.loads, _scores(tmp_path / "again").read_text().splitlines()) if "arch" in row]
     assert {row["accuracy"] for row in after[: len(params)]} <= before and len(after) >= len(params)
+
+
+def test_a_race_takes_over_full_scores_with_costs_of_its_own(tmp_path: Path, capsys, monkeypatch) -> None:
+    """A search with racing, then one of its supernet under a latency: what is known is not asked again."""
+    words = ["search", str(TESTS / "toy_search.py"), "--set", "final.mode=inherit", "--set", "arch_search.racing=True"]
+    words += ["--set", "data.holdout=300", "--set", "space_search.method=none", "--no-report"]
+    words += ["--set", "arch_search.latency_repeats=1"]
+    assert cli.main([*words, "--out", str(tmp_path / "run")]) == 0
+    rows = [row for row in map(json.loads, _scores(tmp_path / "run").read_text().splitlines()) if "arch" in row]
+    full = {str(row["arch"]): row["accuracy"] for row in rows if row["full"]}
+    asked: list[Arch] = []
+    ready = RacingEvaluator.ready
+    monkeypatch.setattr(RacingEvaluator, "ready", lambda self, arch: asked.append(arch) or ready(self, arch))
+    monkeypatch.setattr(latency, "TOLERANCE", 1e9)
+    again = ["search", "--from", str(tmp_path / "run"), "--budget", "latency<=1000ms", "--no-report"]
+    assert cli.main([*again, "--out", str(tmp_path / "again")]) == 0
+    assert f"{len(full)} scores are those of run" in capsys.readouterr().out
+    assert asked and not full.keys() & {str(arch.to_dict()) for arch in asked}
+    found = [json.loads(line) for line in _scores(tmp_path / "again").read_text().splitlines()]
+    taken = {str(row["arch"]): row["accuracy"] for row in found[: len(full)]}
+    assert taken == full and found[len(full)]["race"]["taken"]
+    assert all(row["latency"] > 0 for row in found if "arch" in row)
+    result = (tmp_path / "again" / "result.json").read_text()
+    (tmp_path / "again" / "result.json").unlink()
+    asked.clear()
+    assert cli.main([*again, "--out", str(tmp_path / "again")]) == 0  # a resumed run has them, too
+    assert (tmp_path / "again" / "result.json").read_text() == result and not asked
 
 
 def _scores(folder: Path) -> Path:

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from s3zoo import cli, cost
 from s3zoo.arch import Arch
 from s3zoo.families.autoformer import plain_space
+from s3zoo.search import specialise
 from s3zoo.search.around import space_around
 from s3zoo.search.config import ArchSearch, Final, SearchRun
 from s3zoo.search.run import search
@@ -91,6 +92,7 @@ def test_a_start_is_worth_its_margin(pretrained: Path, tmp_path: Path) -> None:
     assert begun >= scratch + MARGIN
     origin = json.loads((tmp_path / "begun/model/config.json").read_text())["s3zoo"]["provenance"]
     assert origin["base"]["name"] == "supernet-small.pth"
+    assert read_start(str(tmp_path / "begun")).rate == RUN.supernet.lr and read_start(str(pretrained)).rate is None
     # Its own supernet is a start, too; another one under the same name is refused while the run lasts.
     again = replace(RUN, name="again", start=str(tmp_path / "begun"), supernet=replace(RUN.supernet, epochs=1))
     once_more = done(again, tmp_path / "again")["winners"][0]["test"]["top1"]
@@ -156,3 +158,13 @@ def test_a_network_for_a_budget_without_training(pretrained: Path, tmp_path: Pat
         torch.testing.assert_close(model(image), expected, atol=1e-4, rtol=0)
     assert cli.main(["specialise", "autoformer_huge", "--budget", "params<=1M"]) == 2
     assert "give autoformer_tiny, autoformer_small" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("size", specialise.SIZES)
+def test_the_authors_supernets_are_searched_on_held_out_images(size: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """10,000 of ImageNet's training images, never those of val; nothing is trained."""
+    monkeypatch.setattr(specialise, "fetched", lambda url: Path(__file__))
+    run = specialise.specialised(f"autoformer_{size}", ("params<=6M",))
+    assert (run.data.train_split, run.data.holdout, run.data.test_split) == ("train", 10_000, "val")
+    assert run.final.mode == "inherit" and run.space_search.method == "none"
+    assert run.arch_search.budgets == ("params<=6M",) and run.supernet_weights

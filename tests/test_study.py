@@ -19,7 +19,7 @@ from s3zoo.search.budget import Pricer
 from s3zoo.search.config import Controls
 from s3zoo.search.forecast import forecast, training_forecast
 from s3zoo.search.latency_runtime import training_speed
-from s3zoo.study import Study, StudyRun, _at_low_priority, _chosen, _config
+from s3zoo.study import Study, StudyRun, _at_low_priority, _chosen, config_of
 from s3zoo.training.config import TrainRun
 from s3zoo.training.registry import load_config, names
 
@@ -48,8 +48,19 @@ def test_only_takes_what_is_needed_too() -> None:
 
 @pytest.mark.parametrize("name", names("study"))
 def test_every_command_of_every_study_is_one_that_the_program_takes(name: str) -> None:
-    for run in load_config(name, Study, "study").runs:
-        assert _config(run).seed == int(run.name.rpartition("-")[2])
+    study = load_config(name, Study, "study")
+    for run in study.runs:
+        assert config_of(run, study).seed == int(run.name.rpartition("-")[2])
+
+
+def test_a_run_that_searches_another_ones_supernet_trains_none() -> None:
+    study = load_config("cifar10", Study, "study")
+    (run,) = (run for run in study.runs if run.name == "s4_vit_random-1")
+    config = config_of(run, study)
+    assert run.needs == ("s4_vit-1",) and config.arch_search.population == config.arch_search.generations == 1
+    phases = {phase.name: phase.work for phase in forecast(config, 45_000)}
+    assert not any(phases[name] for name in phases if "supernet" in name)
+    assert phases["space0: finish"] > 1e13 > phases["space0: search"]
 
 
 def test_the_forecast_of_a_small_search_written_out() -> None:
@@ -168,9 +179,11 @@ def test_what_came_out_as_computed_by_hand(tmp_path: Path, capsys: pytest.Captur
     tests = {"a-0": 70.0, "a-1": 72.0, "a-2": 74.0, "b-0": 69.0, "b-1": 71.0, "b-2": 70.0, "c-0": 60.0}
     for name, top1 in tests.items():
         test = {"top1": top1, "low": top1 - 1, "high": top1 + 1}
-        row = {"test": test, "accuracy": 50.0, "params": 90_000, "macs": 6_000_000}
+        row = {"test": test, "accuracy": 50.0, "params": 90_000, "macs": 6_000_000, "budget": "", "inherited": 40.0}
+        row["arch"] = scored.load("cifar10")[0].arch.to_dict()
         (tmp_path / name).mkdir()
-        (tmp_path / name / "result.json").write_text(json.dumps({"winners": [row]}))
+        result = {"name": name, "seed": 0, "winners": [row], "spaces": []}
+        (tmp_path / name / "result.json").write_text(json.dumps(result))
     assert cli.main(["study", str(tmp_path / "queue.py"), "--out", str(tmp_path), "--summary"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "| a-0 | 70.00 | 69.00 to 71.00 | 50.00 | 90K | 6M |" in lines
@@ -183,14 +196,16 @@ def test_what_came_out_as_computed_by_hand(tmp_path: Path, capsys: pytest.Captur
 def test_the_outcome_of_a_training_is_that_of_its_network(tmp_path: Path) -> None:
     run = load_config("cifar10_swin_micro", TrainRun, "train")
     (tmp_path / "model").mkdir()
-    config = {"model_args": run.model_args, "pretrained_cfg": {"input_size": [3, 32, 32]}, "num_classes": 10}
+    config = {"architecture": "s3", "model_args": run.model_args, "num_classes": 10}
+    config["pretrained_cfg"] = {"input_size": [3, 32, 32]}
     (tmp_path / "model" / "config.json").write_text(json.dumps(config))
-    result = {"test": {"top1": 70.0}, "held-out": {"top1": 71.0}, "params": 224_845}
+    test = {"top1": 70.0, "low": 69.0, "high": 71.0}
+    result = {"test": test, "held-out": {"top1": 71.0}, "params": 224_845}
     with pytest.raises(ValueError, match="not the folder of a finished run"):
         scored.outcome(tmp_path)
     (tmp_path / "result.json").write_text(json.dumps(result))
     found = scored.outcome(tmp_path)
-    assert (found.test, found.held_out, found.params, found.macs) == ({"top1": 70.0}, 71.0, 224_845, 5_696_208)
+    assert (found.test, found.held_out, found.params, found.macs) == (test, 71.0, 224_845, 5_696_208)
     (tmp_path / "model" / "config.json").write_text(json.dumps(config | {"model_args": {}}))
     with pytest.raises(ValueError, match="network of timm's"):
         scored.outcome(tmp_path)
@@ -201,9 +216,33 @@ def test_networks_of_timm_beside_a_winner_are_not_in_the_table(tmp_path: Path) -
         recorded.extractall(tmp_path, filter="data")
     before = [each for each in scored.of_run(tmp_path) if each.role]
     result = json.loads((tmp_path / "result.json").read_text())
-    stock = {"control": "cnn", "model": "lcnet_050", "inherited": None, "accuracy": 50.0, "test": {"top1": 50.0}}
+    stock = {"control": "cnn", "model": "lcnet_050", "inherited": None, "accuracy": 50.0}
+    stock |= {"budget": "", "test": {"top1": 50.0, "low": 45.0, "high": 55.0}}
     (tmp_path / "result.json").write_text(json.dumps(result | {"controls": [stock | {"params": 1.0, "macs": 1.0}]}))
     assert [each for each in scored.of_run(tmp_path) if each.role] == before and len(before) == 1
+
+
+def test_a_table_that_unpacks_to_more_than_any_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scored, "LARGEST", 1000)
+    (tmp_path / "table.jsonl.xz").write_bytes(lzma.compress(bytes(10**6)))
+    with pytest.raises(ValueError, match="more than 1,000 bytes"):
+        scored.load(tmp_path / "table.jsonl.xz")
+
+
+@pytest.mark.parametrize(
+    "change", [{"accuracy": "x"}, {"accuracy": 101}, {"params": -1}, {"seed": None}, {"arch": 3}, {"full": 1}, {"x": 1}]
+)
+def test_a_table_with_another_row_is_one_sentence(tmp_path: Path, change: dict) -> None:
+    arch = scored.load("cifar10")[0].arch.to_dict()
+    row = {"run": "a", "seed": 0, "space": "s", "arch": arch, "params": 1, "macs": 2, "accuracy": None}
+    path = tmp_path / "table.jsonl.xz"
+    for content, good in ((row, True), (row | change, False)):
+        path.write_bytes(lzma.compress(json.dumps(content).encode() + b"\n"))
+        if good:
+            assert len(scored.load(path)) == 1
+    with pytest.raises(ValueError, match="is no table of scored networks") as error:
+        scored.load(path)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no xz", b'{"run": 1}\n'])
@@ -214,3 +253,20 @@ def test_what_is_no_table_is_one_sentence(tmp_path: Path, content: bytes | None)
     with pytest.raises(ValueError, match="table") as error:
         scored.load(path)
     assert "\n" not in str(error.value)
+
+
+def test_a_search_in_another_runs_supernet_adds_to_that_runs_networks(tmp_path: Path) -> None:
+    """Its scores that are the other's come once, the best of what it drew is a control."""
+    for name in ("a-0", "a_random-0"):
+        (tmp_path / name).mkdir()
+        with tarfile.open(Path(__file__).parent / "golden" / "digits_run.tar.xz") as recorded:
+            recorded.extractall(tmp_path / name, filter="data")
+    alone = scored.of_runs([tmp_path / "a-0"])
+    about = json.loads((tmp_path / "a_random-0/run.json").read_text())
+    about["config"] |= {"supernet_weights": "somewhere/a-0"}
+    about["config"]["space_search"] |= {"method": "none"}
+    about["config"]["arch_search"] |= {"method": "random"}
+    (tmp_path / "a_random-0/run.json").write_text(json.dumps(about))
+    both = scored.of_runs([tmp_path / "a-0", tmp_path / "a_random-0"])
+    assert both[: len(alone)] == alone and {each.run for each in both} == {"a-0"}
+    assert [each.role for each in both[len(alone) :]] == ["random_search"]

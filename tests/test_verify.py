@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import timm
 import torch
-from hub_server import TOKENS
+from hub_server import TOKENS, Store
 from PIL import Image
+from safetensors.torch import save
 from test_hub import Hub
 from torch import Tensor, nn
 
@@ -33,9 +35,25 @@ def test_bundled_weights_pass(capsys: Any) -> None:
     )
 
 
-def test_on_a_hub(tmp_path: Path, capsys: Any) -> None:
-    """Fetched from there: as published, and with a card that promises more than the weights hold."""
-    server = Hub(tmp_path)
+def photos(folder: Path, right: int, images: int) -> Path:
+    """A part of ImageNet's validation set, of which so many images are of the first class."""
+    for i in range(images):
+        place = folder / "val" / SYNSETS[i >= right] / f"{i}.png"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((8, 8, 3), i, np.uint8)).save(place)
+    return folder
+
+
+def test_on_a_hub(tmp_path: Path) -> None:
+    """Fetched from there: as published; with a card that promises more than the weights hold; and, by the name of a
+    model alone, from the repository on its card, where other weights stand in, which say the first class."""
+    theirs = timm.create_model("swin_s3_tiny_224").state_dict()
+    theirs["head.fc.weight"].zero_()
+    theirs["head.fc.bias"].copy_(torch.eye(1000)[0])
+    server, repo = Hub(tmp_path), "timm/swin_s3_tiny_224.ms_in1k"
+    store = Store(server.store)
+    store.create(repo, private=False)
+    store.commit(repo, "main", "weights", {"model.safetensors": store.put(save(theirs))}, store.find(repo, "main"))
     server.start()
     try:
         better = tmp_path / "better"
@@ -45,19 +63,23 @@ def test_on_a_hub(tmp_path: Path, capsys: Any) -> None:
         (better / "config.json").write_text(json.dumps(config))
         (better / "model.safetensors").write_bytes((NANO / "model.safetensors").read_bytes())
         ada = list(TOKENS)[0]
-        *_, good, bad = server.do(
+        *_, good, bad, named = server.do(
             ["raw", ada, "ada/nano", str(NANO)],
             ["raw", ada, "ada/better", str(better)],
             ["cli", "", ["verify", "hf-hub:ada/nano", "--data", "digits", "--json"]],
             ["cli", "", ["verify", "hf-hub:ada/better", "--data", "digits"]],
+            ["cli", "", ["verify", "s3_tiny", "--data", str(photos(tmp_path / "imagenet", 4, images=5)), "--json"]],
         )
     finally:
         server.stop()
-    assert good["code"] == 0 and bad["code"] == 1, good["err"] + bad["err"]
+    assert good["code"] == named["code"] == 0 and bad["code"] == 1, good["err"] + bad["err"] + named["err"]
     (row,) = json.loads(good["out"])
     assert row["pass"] and row["whole"] and row["top1"] == row["card"] == pytest.approx(355 / 3.6)
     assert bad["out"].startswith("hf-hub:ada/better: FAIL: top-1 98.61") and "the card says 99.61" in bad["out"]
-    assert any("model.safetensors" in line for line in server.asked())
+    (row,) = json.loads(named["out"])
+    assert (row["card"], row["top1"], row["images"], row["pass"]) == (82.1, 80, 5, True)
+    fetched = [line for line in server.asked() if line.startswith("GET ") and "model.safetensors" in line]
+    assert [any(name in line for line in fetched) for name in ("ada/nano", "ada/better", repo)] == [True] * 3
 
 
 class Constant(nn.Module):
@@ -75,10 +97,7 @@ def test_a_papers_figure_on_a_part_of_imagenet(
     right: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     """S3 prints 82.1 %: 8 of 10 agree with that (Wilson's interval from 49 to 94 %), 1 of 10 does not (to 40 %)."""
-    for i in range(10):
-        place = tmp_path / "val" / SYNSETS[i >= right] / f"{i}.png"
-        place.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.full((8, 8, 3), i, np.uint8)).save(place)
+    photos(tmp_path, right, images=10)
     monkeypatch.setattr(verify, "open_model", lambda spec: Constant())
     assert run("s3_tiny", "--data", tmp_path, "--json") == code
     (row,) = json.loads(capsys.readouterr().out)

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from test_loop import StopAfter
 
 pytest.importorskip("transformers")
-from transformers import BertConfig, BertModel, BertTokenizer  # noqa: E402
+from transformers import BertConfig, BertModel  # noqa: E402
 
 from s3zoo import cli  # noqa: E402
 from s3zoo.arch import Arch, S3Block, Stage  # noqa: E402
@@ -159,15 +159,6 @@ def test_the_first_layers_of_a_bert_and_its_real_vocabulary():
         load_bert(str(folder), layers=7)
 
 
-def test_the_tokenizers_old_spelling_is_a_trap(tmp_path):
-    """Why `Words` says vocab=: the argument that older releases took is swallowed, and every word is unknown."""
-    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "what", "color"]
-    (tmp_path / "vocab.txt").write_text("\n".join(tokens) + "\n")
-    assert Words(tokens)(["what color"], 5)[0].tolist() == [[2, 5, 6, 3, 0]]
-    trapped = BertTokenizer(vocab_file=str(tmp_path / "vocab.txt"))
-    assert len(trapped) == 5 and trapped.tokenize("what color") == ["[UNK]", "[UNK]"]
-
-
 def test_words_of_questions():
     words = Words.of(["What color is it?", "what is this?", "Is it on the Café-table?"])
     assert words.vocabulary[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -189,6 +180,7 @@ def test_a_bert_that_is_not_there_is_named(tmp_path, monkeypatch):
         ("package:no_such_package", "is not installed"),
         ("package:json", "has no folder with config.json"),
         ("package:os", "has no folder with config.json"),  # a module of one file
+        ("package:__main__", "is not installed|has no folder"),  # by how Python was started
         (str(tmp_path), "a folder without config.json"),
         ("no/such-model-anywhere", "could not be loaded"),
     ]:
@@ -288,11 +280,6 @@ def test_backbones_of_every_kind_give_tokens(name):
         assert network.encode_images(torch.randn(1, 3, 64, 64)).shape == (1, (64 // stride) ** 2, 16)
 
 
-def test_a_backbone_that_does_not_exist_is_named():
-    with pytest.raises(ValueError, match="did you mean 's3_tiny'"):
-        make_backbone(VqaModelConfig(backbone="s3_tinny"), 64)
-
-
 def test_the_loss_is_summed_over_answers_and_averaged_over_an_images_questions():
     for matching in (0.0, 0.5):
         network, words = small_network(answers=3, matching=matching)
@@ -359,9 +346,7 @@ def samples(
         for i in range(count)
         for n in range(2 * i + 1)
     ]
-    files = {}
-    for i in range(count):
-        files[i] = Path(os.devnull)
+    files = {i: Path(os.devnull) for i in range(count)}
     config = VqaData(
         root="x", questions_per_image=size, max_tokens=8, img_size=4, image_dropout=dropout, dropped_image=shown
     )
@@ -486,7 +471,7 @@ def test_easy_vqa_comes_from_its_package():
 # Runs
 
 
-@pytest.mark.parametrize(("matching", "dropped"), [(0.0, ""), (1.0, ""), (0.0, "blank"), (0.0, "shuffle")])
+@pytest.mark.parametrize(("matching", "dropped"), [(1.0, ""), (0.0, "shuffle")])
 def test_a_run_cut_in_two_is_the_same_run(tmp_path, matching, dropped):
     root = write_vqa_v2(tmp_path / "data", images=4)
     model = dataclasses.replace(SMALL, matching=matching, dropout=0.1, head_dropout=0.5)
@@ -702,6 +687,12 @@ def test_predict_and_eval(trained, tmp_path, capsys, monkeypatch):
     assert "holds no config.json" in said(capsys, "ask", tmp_path, "x.png", "what?")
     assert "no image at 'x.png'" in said(capsys, "ask", folder, "x.png", "what?")
     assert "question is empty" in said(capsys, "ask", folder, "x.png", " ")
+
+
+def test_threads_out_of_range_are_one_sentence(capsys):
+    assert cli.main(["vqa", "eval", "nowhere", "--threads", "-1"]) == 2
+    said = capsys.readouterr().err
+    assert "--threads is -1, but must be at least 1 and at most 1,024" in said and said.count("\n") == 1
 
 
 def test_broken_data_is_named_in_one_line(tmp_path, capsys):

@@ -92,6 +92,7 @@ def test_models_weights_and_configs(outside: Path) -> None:
     """Bundled weights are found and give the accuracy that their config tells, with the network shut off."""
     code = """
 import runpy, socket
+from pathlib import Path
 def refuse(*_): raise AssertionError("the network was touched")
 socket.socket.connect = socket.getaddrinfo = refuse
 import s3zoo, timm, torch
@@ -104,11 +105,15 @@ model = timm.create_model("s3_nano.digits", pretrained=True).eval()
 digits, cfg = Digits(train=False), model.pretrained_cfg
 images = (torch.from_numpy(digits.data)[:, None] / 255 - cfg["mean"][0]) / cfg["std"][0]
 print(cfg["file"])
+bundled = sorted(path.name for path in Path(s3zoo.__file__).with_name("weights").iterdir())
+assert all(timm.create_model(name, pretrained=True).pretrained_cfg["file"].endswith(name) for name in bundled)
+print(*bundled)
 print((model(images).argmax(1) == torch.from_numpy(digits.targets)).sum().item() * 100 / len(images))
 """
-    file, models, answer, folder, accuracy = run(outside, "python", "-c", code).splitlines()
+    file, models, answer, folder, bundled, accuracy = run(outside, "python", "-c", code).splitlines()
     assert Path(file).is_relative_to(outside) and Path(folder).is_relative_to(outside)
     assert {"s3_nano", "s3_tiny", "s3_small", "s3_base"} <= set(models.split())
     assert answer == "42"
+    assert bundled.split() == sorted(path.name for path in (ROOT / "s3zoo/weights").iterdir())
     config = json.loads((ROOT / "s3zoo/weights/s3_nano.digits/config.json").read_text())
     assert float(accuracy) == config["s3zoo"]["provenance"]["metrics"][0]["value"]

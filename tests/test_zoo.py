@@ -14,7 +14,6 @@ import timm
 import s3zoo  # noqa: F401
 from s3zoo import zoo
 from s3zoo.cli import main as s3zoo_command
-from s3zoo.drawing import quantity
 from s3zoo.models import ENTRYPOINTS, MODELS, loading
 from s3zoo.zoo.page import page, peers, plot
 
@@ -23,6 +22,7 @@ PAGE, THROUGHPUT = ROOT / "docs/zoo.html", ROOT / "docs/throughput.json"
 NAMES = {name for family in MODELS for name in timm.list_models(module=family)} - set(ENTRYPOINTS.values())
 # Those with an accuracy on ImageNet-1k that is their own: not the genomes that were chosen for their size.
 BUNDLED = {path.name.partition(".")[0] for path in loading.BUNDLED.iterdir()}
+GLIT = set(timm.list_models(module="glit")) & NAMES
 PLOTTED = {name for name in NAMES if name.startswith(("s3_", "autoformer_", "glit_tiny", "shunted_"))} - BUNDLED
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -42,15 +42,65 @@ def test_every_model_has_a_row(rows: list[dict[str, Any]]) -> None:
     assert by_name["glit_small"]["top1"] is None and by_name["shunted_tiny"]["licence"] == "unknown"
 
 
-def test_the_readme_has_the_same_table(rows: list[dict[str, Any]]) -> None:
-    lines = (ROOT / "README.md").read_text().splitlines()
-    found = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| `")]
-    known = [
-        [f"`{r['name']}`", quantity(r["params"]), quantity(r["macs"]), "–" if r["top1"] is None else f"{r['top1']:.1f}",
-         r["dataset"] or "", r["whose"] or "", r["weights"]]
-        for r in rows
-    ]  # fmt: skip
-    assert found == known
+def test_the_readme_has_the_same_table(rows: list[dict[str, Any]], tmp_path: Path, capsys) -> None:
+    """If this fails: `make zoo`."""
+    text = (ROOT / "README.md").read_text()
+    assert zoo.in_readme(text, rows) == text
+    found = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if "| `" in line[:3]]
+    assert [line[0].strip("`") for line in found] == [row["name"] for row in rows]
+    assert ["`s3_tiny`", "28.3M", "4.62G", "82.1", "ImageNet-1k", "S3 paper"] in [line[:-1] for line in found]
+    assert ["`s3_micro`", "171K", "6M", "68.0", "CIFAR-10", "measured by s3zoo", "bundled"] in found
+    (tmp_path / "other.md").write_text("no table")
+    for name, message in (("other.md", "0 tables"), ("none.md", "no file")):
+        assert s3zoo_command(["zoo", "--readme", str(tmp_path / name)]) == 2
+        assert message in capsys.readouterr().err
+
+
+MANY = """
+import json, sys
+from pathlib import Path
+import timm, torch
+from s3zoo import artefact, cards, zoo
+from s3zoo.families import FAMILIES
+from s3zoo.models import ENTRYPOINTS, MODELS, loading
+from s3zoo.space import SPACES
+from s3zoo.zoo.page import page, plot
+
+place, before = Path(sys.argv[1]), {row["name"] for row in zoo.rows()}
+metric = {"dataset": "torch/flowers102", "split": "test", "metric": "top1", "value": 50.0, "low": 49.0, "high": 51.0}
+made = {"kind": "train", "command": "s3zoo train x", "data": {"name": "torch/flowers102"}, "metrics": [metric]}
+for family, entry in ENTRYPOINTS.items():
+    if FAMILIES[family].reads_tower:
+        continue
+    arch = next(space for space in SPACES.values() if space.family == family).smallest()
+    for number, (name, size) in enumerate((("odd", 64), ("found_by_me", 96))):
+        model = timm.create_model(entry, arch=arch, img_size=size, num_classes=3)
+        own = {"label_names": ["a", "b", "c"], "license": "mit"}
+        artefact.save_model(place / f"{family}_{name}.my-data{number}", model, provenance=made, pretrained_cfg=own)
+loading.BUNDLED = place
+for family in FAMILIES:
+    loading.register_bundled(family, sys.modules[FAMILIES[family].module], MODELS[family])
+rows = zoo.rows()
+new = [row for row in rows if row["name"] not in before]
+assert len(new) == 2 * 4, new
+assert {(row["dataset"], row["top1"], row["weights"]) for row in new} == {("Flowers-102", 50.0, "bundled")}
+assert all(row["name"] in zoo.table(rows) for row in new)
+text, svg = page(rows, {}), plot(rows, "params")
+files = zoo.card_files()
+readme = zoo.in_readme("before\\n\\n| model |\\n|---|\\n| old |\\n\\nafter\\n", rows)
+for row in new:
+    assert f'data-name="{row["name"]}"' in text and row["name"] not in svg  # other data than the plot's
+    assert f"| `{row['name']}` |" in readme and "| old |" not in readme and readme.endswith("\\n\\nafter\\n")
+    card = files[f"{row['name']}/README.md"]
+    assert "| Classes | 3: a, b, c |" in card and "trained on Flowers-102 only" in card
+    model = timm.create_model(f"{row['name']}.my-data{int('found' in row['name'])}", pretrained=True).eval()
+    assert model(torch.zeros(1, *model.pretrained_cfg["input_size"])).shape == (1, 3)
+"""
+
+
+def test_bundled_networks_of_any_family_and_data_are_shown(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", MANY, str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def test_the_table_needs_no_torch(rows: list[dict[str, Any]], tmp_path: Path) -> None:
@@ -65,14 +115,16 @@ def test_the_table_needs_no_torch(rows: list[dict[str, Any]], tmp_path: Path) ->
 def test_the_command_prints_and_writes(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     assert s3zoo_command(["zoo", "--family", "glit", "--html", "zoo.html", "--cards"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["model", "glit_tiny", "glit_small", "glit_base"]
-    assert "7.26M" in lines[1] and "76.3" in lines[1] and "GLiT paper" in lines[1]
-    assert len({line.index(word) for line, word in zip(lines[:2], ("whose", "GLiT paper"), strict=True)}) == 1
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.startswith("model") and {line.split()[0] for line in lines} == GLIT
+    (tiny,) = [line for line in lines if line.startswith("glit_tiny")]
+    assert "7.26M" in tiny and "76.3" in tiny and head.index("whose") == tiny.index("GLiT paper")
+    sizes = [line.split()[0] for line in lines if line.split()[0] not in BUNDLED]
+    assert sizes == ["glit_tiny", "glit_small", "glit_base"]
     assert "s3_tiny" in (tmp_path / "zoo.html").read_text()
     assert (tmp_path / "model_cards/s3_tiny/README.md").is_file()
     assert s3zoo_command(["zoo", "--family", "glit", "--json"]) == 0
-    assert [row["name"] for row in json.loads(capsys.readouterr().out)] == ["glit_tiny", "glit_small", "glit_base"]
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)] == [line.split()[0] for line in lines]
 
 
 def test_throughput_is_measured_once(tmp_path: Path, capsys) -> None:
@@ -109,9 +161,9 @@ def content(text: str) -> object:
 
 
 def test_the_committed_page_is_up_to_date(rows: list[dict[str, Any]]) -> None:
-    """If this fails: `make zoo`, with --throughput if a model was added."""
+    """If this fails: `make zoo`."""
     throughput = zoo.read_throughput(THROUGHPUT)
-    assert {row["name"] for row in rows if row["throughput"]} == NAMES
+    assert {row["name"] for row in rows if row["throughput"]} >= NAMES - BUNDLED
     text = PAGE.read_text()
     assert content(page(rows, throughput)) == content(text)
     assert page(rows, throughput) == page(rows, throughput)
@@ -168,6 +220,13 @@ def column(browser: Any, key: str) -> list[str]:
     )
 
 
+def known(values: list[str]) -> list[float]:
+    """Those of a sorted column that are known; the others come last."""
+    found = [float(value) for value in values if value]
+    assert all(values[: len(found)])
+    return found
+
+
 def click(browser: Any, selector: str) -> None:
     browser.find_element("css selector", selector).click()
 
@@ -192,23 +251,22 @@ def test_in_a_browser(browser: Any) -> None:
     before = visible(browser)
     for key in ("params", "macs", "throughput"):
         click(browser, f"th[data-key={key}] button")
-        up = [float(value) for value in column(browser, key)]
-        assert up == sorted(up) and column(browser, key) != sorted(column(browser, key))  # as numbers, not as text
+        up = known(column(browser, key))
+        assert up == sorted(up) and list(map(str, up)) != sorted(map(str, up))  # as numbers, not as text
         click(browser, f"th[data-key={key}] button")
-        assert [float(value) for value in column(browser, key)] == up[::-1]
+        assert known(column(browser, key)) == up[::-1]
     assert visible(browser) != before
     click(browser, "th[data-key=top1] button")
     accuracies = column(browser, "top1")
-    known = [float(value) for value in accuracies if value]
-    assert known == sorted(known) and all(accuracies[: len(known)])  # what is not known comes last
+    assert known(accuracies) == sorted(known(accuracies)) and not all(accuracies)
     assert browser.find_element("css selector", "th[data-key=top1]").get_attribute("aria-sort") == "ascending"
     click(browser, "th[data-key=name] button")
     assert visible(browser) == sorted(NAMES)
 
     field = browser.find_element("css selector", "#find")
     field.send_keys("glit")
-    assert set(visible(browser)) == {"glit_tiny", "glit_small", "glit_base"}
-    assert browser.find_element("css selector", "#count").text == f"3 of {len(NAMES)}"
+    assert set(visible(browser)) == GLIT
+    assert browser.find_element("css selector", "#count").text == f"{len(GLIT)} of {len(NAMES)}"
     point = browser.find_element("css selector", ".point[data-name=glit_tiny]")
     browser.execute_script("arguments[0].focus()", point)
     tip = browser.find_element("css selector", "#tip")

@@ -1,8 +1,8 @@
 """The searches on CIFAR-10 at 32 x 32 with their controls.
 
 S3 and S4-ViT with three seeds each, beside them networks designed by hand (trained like the found ones) and the same
-searches without moving the space (for S4-ViT that is AutoFormer). The other methods have one seed. What stands last is
-left out first.
+searches without moving the space (for S4-ViT that is AutoFormer). The other methods have one seed. `glit_conv2d` is the
+headline, named before it was trained: one larger network that trains longer. What stands last is left out first.
 """
 
 from s3zoo.study import Study, StudyRun
@@ -22,21 +22,33 @@ def _still(seed: int) -> StudyRun:
     return _search("s3_still", "cifar10_s3_2core", seed, more)
 
 
+def _random(method: str, seed: int, networks: int) -> StudyRun:
+    """Random search in the supernet that a run ended with, the best network trained; one network is a random one."""
+    name = f"{method}_random" if networks == 1 else f"{method}_random_search"
+    few = " --set arch_search.population=1 --set arch_search.generations=1 --set arch_search.parents=1"
+    few += " --set arch_search.crossover=0 --set arch_search.mutation=0"
+    command = f"search --from {{{method}-{seed}}} --set arch_search.method=random"
+    return StudyRun(f"{name}-{seed}", command + (few if networks == 1 else ""))
+
+
 config = Study(
     name="cifar10",
     images=45_000,
     runs=(
         _search("s3", "cifar10_s3_2core", 0),
         _train("swin", "cifar10_swin_micro", 0),
-        _search("s4_vit", "cifar10_s4_vit_2core", 0),
-        _train("deit", "cifar10_deit_micro", 0),
-        _search("autoformer", "cifar10_autoformer_2core", 0),
         _search("glit", "cifar10_glit_2core", 0),
+        _search("s4_vit", "cifar10_s4_vit_2core", 0),
+        _search("glit_conv2d", "cifar10_glit_conv2d_2core", 0),
+        _train("deit", "cifar10_deit_micro", 0),
         _train("glit_global", "cifar10_glit_global_micro", 0),
-        *(_search("s3", "cifar10_s3_2core", seed) for seed in (1, 2)),
+        _search("autoformer", "cifar10_autoformer_2core", 0),
         *(_train("swin", "cifar10_swin_micro", seed) for seed in (1, 2)),
+        *(_search("s3", "cifar10_s3_2core", seed) for seed in (1, 2)),
         *(_search("s4_vit", "cifar10_s4_vit_2core", seed) for seed in (1, 2)),
         *(_train("deit", "cifar10_deit_micro", seed) for seed in (1, 2)),
+        *(_random(method, seed, 1) for method in ("s3", "s4_vit") for seed in range(3)),
+        *(_random(method, seed, 200) for method in ("s3", "s4_vit") for seed in range(3)),
         _search("s4_swin", "cifar10_s4_swin_2core", 0),
         _train("swin_mini", "cifar10_swin_mini", 0),
         _search("s4_shunted", "cifar10_s4_shunted_2core", 0),
@@ -46,6 +58,7 @@ config = Study(
     ),
     compared=(
         ("s3", "swin"), ("s3", "s3_still"), ("s4_vit", "deit"), ("s4_vit", "autoformer"), ("glit", "glit_global"),
-        ("s4_swin", "swin_mini"), ("s4_shunted", "shunted"),
+        ("s4_swin", "swin_mini"), ("s4_shunted", "shunted"), ("s3", "s3_random"), ("s3", "s3_random_search"),
+        ("s4_vit", "s4_vit_random"), ("s4_vit", "s4_vit_random_search"),
     ),
 )

@@ -7,6 +7,7 @@ metadata, or published by others (the family's JSON) and named with their source
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
@@ -14,15 +15,15 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCardData
 
 from s3zoo.cards.facts import (
-    DATASETS,
     TO_CONVERT,
     Facts,
+    dataset,
     paper_figures,
     registered,
     registered_names,
     weights_source,
 )
-from s3zoo.drawing import quantity, told_control, told_latency
+from s3zoo.drawing import mean_and_spread, quantity, told_control, told_latency
 from s3zoo.models.s3 import timm_differs, timm_model_args
 from s3zoo.picture import draw, feature_map, genes
 
@@ -70,14 +71,12 @@ def _metadata(facts: Facts) -> ModelCardData:
     data["tags"] = ["image-classification", "timm", "s3zoo", facts.arch.family]
     if facts.licence:
         data["license"] = facts.licence
-    hub_id = _hub_id(facts.dataset or "")
-    if hub_id and facts.has_weights:
-        data["datasets"] = [hub_id]
+    if facts.dataset and facts.dataset.hub_id and facts.has_weights:
+        data["datasets"] = [facts.dataset.hub_id]
     results = [
         EvalResult(
-            task_type="image-classification", dataset_type=_hub_id(m["dataset"]) or m["dataset"],
-            metric_type="accuracy",
-            dataset_name=DATASETS.get(m["dataset"], (m["dataset"],))[0], metric_value=_rounded(m["value"]),
+            task_type="image-classification", dataset_type=dataset(m["dataset"]).hub_id or m["dataset"],
+            metric_type="accuracy", dataset_name=dataset(m["dataset"]).full, metric_value=_rounded(m["value"]),
             metric_name=METRICS.get(m["metric"], m["metric"]), dataset_split=m["split"],
             metric_args={"images": m.get("images"), "interval_95": [_rounded(m.get("low")), _rounded(m.get("high"))]},
         )
@@ -87,10 +86,6 @@ def _metadata(facts: Facts) -> ModelCardData:
     if results:
         data |= {"metrics": ["accuracy"], "model_name": facts.title, "eval_results": results}
     return ModelCardData(**data)
-
-
-def _hub_id(dataset: str) -> str | None:
-    return DATASETS.get(dataset, (None, None, None))[2]
 
 
 # Sections
@@ -143,23 +138,40 @@ def _sizes(facts: Facts) -> list[tuple[str, str]]:
 def _measured(facts: Facts) -> str:
     rows = []
     for m in facts.metrics:
-        interval = f"{m['low']:.2f} to {m['high']:.2f}" if m.get("low") is not None else "none (used for selection)"
-        title = DATASETS.get(m["dataset"], (m["dataset"],))[0]
-        metric = METRICS.get(m["metric"], m["metric"])
-        rows.append((title, m["split"], metric, f"{m['value']:.2f}", interval, m.get("images", "")))
+        low, high = m.get("low"), m.get("high")
+        interval = "none (used for selection)" if low is None or high is None else f"{low:.2f} to {high:.2f}"
+        what = dataset(m["dataset"]).full, m["split"], METRICS.get(m["metric"], m["metric"])
+        rows.append((*what, f"{m['value']:.2f}", interval, m.get("images", "")))
     note = "Measured by the run that produced these weights; 95 % intervals are Wilson's."
     return table("Measured", note, ("Data", "Split", "Metric", "Value", "95 % interval", "Images"), rows)
 
 
 def _beside(facts: Facts) -> str:
-    """What the search bought: networks under the same budget, trained alike."""
-    rows = []
+    """What the search bought: networks under the same budget, trained alike, and where there are several seeds of a
+    command their mean."""
+    rows, seeds = [], {}
+    own = [m["value"] for m in facts.metrics if m["split"] == "test" and m["metric"] == "top1"]
+    if command := facts.provenance.get("command"):
+        seeds[f"`{_seedless(command)}`"] = own
     for row in facts.provenance.get("controls") or []:
-        test, name = row["test"], told_control(row)
+        test, made = row["test"], row.get("command") or ""
         costs = quantity(row["params"]), quantity(row["macs"]), f"{row['latency']:.3g}" if "latency" in row else ""
-        rows.append((name, f"{test['top1']:.2f}", f"{test['low']:.2f} to {test['high']:.2f}", *costs))
-    head = ("Network", "Test top-1", "95 % interval", "Parameters", "MACs", "Latency (ms)")
-    return table("Beside it", "Other networks under the same budget, with the same data and training.", head, rows)
+        interval = f"{test['low']:.2f} to {test['high']:.2f}"
+        rows.append((told_control(row), f"{test['top1']:.2f}", interval, *costs, f"`{made}`" if made else ""))
+        key = f"`{_seedless(made)}`" if made else re.sub(r"-\d+$", "", told_control(row))
+        seeds.setdefault(key, []).append(test["top1"])
+    head = ("Network", "Test top-1", "95 % interval", "Parameters", "MACs", "Latency (ms)", "Command")
+    used = [i for i in range(len(head)) if any(row[i] for row in rows)]
+    shown = [tuple(row[i] for i in used) for row in rows]
+    note = "Other networks under the same budget, with the same data and training."
+    parts = [table("Beside it", note, tuple(head[i] for i in used), shown)]
+    means = [(key, len(tests), mean_and_spread(tests)) for key, tests in seeds.items() if len(tests) > 1]
+    about = "What has several seeds, this network's own included: mean ± standard deviation."
+    return "\n\n".join(filter(None, [*parts, table("", about, ("Of", "Seeds", "Test top-1"), means)]))
+
+
+def _seedless(command: str) -> str:
+    return re.sub(r" --set seed=\S+", "", command)
 
 
 def _published(facts: Facts) -> str:
@@ -333,16 +345,16 @@ def _plain_timm(facts: Facts) -> str:
 
 
 def _limits(facts: Facts) -> str:
-    data = DATASETS.get(facts.dataset or "", (facts.dataset,))[0]
     maps, decoders = "feature maps for dense tasks (`features_only=True`)", "decoders on a frozen CLIP encoder"
     use = decoders if facts.family.reads_tower else maps
     lines = [f"Image classification, {use}, and research on architectures."]
-    if facts.has_weights and data:
+    if facts.has_weights and facts.dataset:
         lines.append(
-            f"The weights were trained on {data} only: they recognise its classes, in images like its own, and carry"
-            " its biases. They were not evaluated for fairness or safety; do not use them for decisions about people."
+            f"The weights were trained on {facts.dataset.full} only: they recognise its classes, in images like its"
+            " own, and carry its biases. They were not evaluated for fairness or safety; do not use them for decisions"
+            " about people."
         )
-    if facts.dataset == "digits":
+    if facts.dataset == dataset("digits"):
         lines.append("The images are 8 x 8 grey pixels: a demonstration of the pipeline, not a handwriting recogniser.")
     return "## Intended use and limits\n\n" + " ".join(lines)
 
@@ -351,9 +363,9 @@ def _licence(facts: Facts) -> str:
     if facts.has_weights or facts.licence == "unknown":
         named = {None: "no licence given", "unknown": "unknown; their repository names none"}
         text = f"Weights: {named.get(facts.licence, facts.licence)}."
-        title, terms, _ = DATASETS.get(facts.dataset or "", (facts.dataset, facts.data.get("license"), None))
-        if title:
-            text += f" Data: {title}, {terms or 'licence unknown: check before publishing'}."
+        if data := facts.dataset:
+            terms = data.terms or facts.data.get("license")
+            text += f" Data: {data.full}, {terms or 'licence unknown: check before publishing'}."
     else:
         text = "There are no weights."
     beside = "" if facts.own else " Sources of weights and their terms: [NOTICE](../../NOTICE)."

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import timm
 
@@ -16,15 +17,42 @@ from s3zoo.families import FAMILIES, Family
 from s3zoo.models import ENTRYPOINTS, model_names
 from s3zoo.space import Space
 
-# By the names that runs and papers use: title, the terms of the images, and where it exists the id on the Hub.
-DATASETS: dict[str, tuple[str, str, str | None]] = {
-    "ImageNet-1k": ("ImageNet-1k", "research and education only, by its terms of access", "imagenet-1k"),
-    "digits": ("digits (scikit-learn; UCI Optical Recognition of Handwritten Digits)", "cc-by-4.0", None),
-    "torch/cifar10": ("CIFAR-10", "no licence stated by its authors", "uoft-cs/cifar10"),
-    "torch/cifar100": ("CIFAR-100", "no licence stated by its authors", "uoft-cs/cifar100"),
+
+class Dataset(NamedTuple):
+    """What people know of the images under a name."""
+
+    title: str
+    terms: str | None = None  # of the images
+    hub_id: str | None = None
+    source: str = ""
+
+    @property
+    def full(self) -> str:
+        return f"{self.title} ({self.source})" if self.source else self.title
+
+
+_IMAGENET = Dataset("ImageNet-1k", "research and education only, by its terms of access", "imagenet-1k")
+_UNSTATED = "no licence stated by its authors"
+# By the names that runs, papers, torchvision and folders have for them, without case and signs.
+DATASETS = {
+    "imagenet": _IMAGENET,
+    "imagenet1k": _IMAGENET,
+    "digits": Dataset("digits", "cc-by-4.0", None, "scikit-learn; UCI Optical Recognition of Handwritten Digits"),
+    "cifar10": Dataset("CIFAR-10", _UNSTATED, "uoft-cs/cifar10"),
+    "cifar100": Dataset("CIFAR-100", _UNSTATED, "uoft-cs/cifar100"),
+    "flowers102": Dataset("Flowers-102"),
+    "stanfordcars": Dataset("Stanford Cars"),
+    "oxfordiiitpet": Dataset("Oxford-IIIT Pet"),
+    "tinyimagenet": Dataset("Tiny ImageNet"),
+    "sun397": Dataset("SUN397"),
 }
 NO_WEIGHTS, TO_CONVERT = "none", "authors' file, to convert"
 LOADABLE = ("bundled", "Hub", "cut from")  # how the sources of weights that `pretrained=True` loads begin
+
+
+def dataset(name: str) -> Dataset:
+    """The images that a run or a paper calls so; those that are not known here have their name alone."""
+    return DATASETS.get(re.sub(r"[\W_]", "", name.rpartition("/")[2].lower()), Dataset(name))
 
 
 @functools.cache
@@ -36,7 +64,7 @@ def paper_figures() -> dict[str, Any]:
 
 def registered_names() -> list[str]:
     """Every model that timm knows through s3zoo, family by family, small ones first."""
-    sizes = ("nano", "tiny", "small", "base")
+    sizes = ("nano", "micro", "mini", "tiny", "small", "base")
 
     def order(name: str) -> tuple[int, str]:
         return next((i for i, size in enumerate(sizes) if size in name.split("_")), -1), name
@@ -134,7 +162,7 @@ class Facts:
         if self.generic:
             return f"{self.name}: any architecture of its family"
         if self.name in ENTRYPOINTS.values():
-            return f"{self.arch.family} network {self.arch.key}" + (f" on {self.dataset}" if self.dataset else "")
+            return f"{self.arch.family} network {self.arch.key}" + (f" on {self.dataset.title}" if self.dataset else "")
         return f"{self.paper['name']} ({self.name})" if self.paper else self.tagged
 
     @property
@@ -157,7 +185,8 @@ class Facts:
     @property
     def input_size(self) -> tuple[int, int, int]:
         args = self.config["model_args"]
-        height, width = args.get("img_size") or self.cfg["input_size"][1:]
+        sides = args.get("img_size") or self.cfg["input_size"][1:]
+        height, width = (sides, sides) if isinstance(sides, int) else sides
         return args.get("in_chans", 3), height, width
 
     def macs(self) -> dict[str, int]:
@@ -187,11 +216,11 @@ class Facts:
         return data if isinstance(data, dict) else {"fingerprint": data}
 
     @property
-    def dataset(self) -> str | None:
+    def dataset(self) -> Dataset | None:
         """What the weights were trained on."""
         if self.provenance:
-            return self.data.get("name")
-        return "ImageNet-1k" if self.paper and self.cfg.get("tag", "").endswith("in1k") else None
+            return dataset(self.data["name"]) if self.data.get("name") else None
+        return _IMAGENET if self.paper and self.cfg.get("tag", "").endswith("in1k") else None
 
     @property
     def licence(self) -> str | None:
@@ -202,7 +231,8 @@ class Facts:
         """Its top-1: {"value", "dataset", "whose"}, measured on test images if it was, else of the paper."""
         for m in self.metrics:
             if m["split"] == "test" and m["metric"] == "top1":
-                return {"value": m["value"], "dataset": m["dataset"], "whose": "measured by s3zoo"}
+                title = dataset(m["dataset"]).title
+                return {"value": m["value"], "dataset": title, "whose": "measured by s3zoo"}
         if self.paper and not self.paper.get("other_network"):
             figure = next(f for f in self.paper["figures"] if f["metric"] == "top-1")
             whose = paper_figures()["sources"][figure["source"]]["whose"]

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import statistics
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from html import escape
 from pathlib import Path
@@ -53,6 +54,8 @@ Colours = Mapping[str, tuple[str, str]]  # name -> light theme, dark theme
 # Matplotlib's markers as characters, for legends in text.
 SHAPES = {"o": "●", "s": "■", "^": "▲", "D": "◆", "P": "✚", "v": "▼", "*": "★", "X": "✖"}
 FONT_SIZE = 11
+DOUBT = 0.1  # of the processors that others use, or by which a machine is slower: from there on it is said
+RUNTIMES = {"torch": "PyTorch", "compile": "torch.compile", "onnx": "ONNX Runtime"}
 _SVG = "{http://www.w3.org/2000/svg}"
 _HERE = Path(__file__).parent
 
@@ -80,6 +83,12 @@ def quantity(number: float) -> str:
     return f"{rounded / size:g}{unit}"
 
 
+def mean_and_spread(values: Collection[float]) -> str:
+    """Mean and, of several values, their standard deviation."""
+    spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.2f}{spread}"
+
+
 def where_run(setting: Mapping[str, Any]) -> str:
     """A device and its threads."""
     count = setting["threads"]
@@ -89,15 +98,37 @@ def where_run(setting: Mapping[str, Any]) -> str:
 
 def where_measured(setting: Mapping[str, Any]) -> str:
     """Device, threads, batch and runtime of a measurement."""
-    runtime = {"torch": "PyTorch", "compile": "torch.compile", "onnx": "ONNX Runtime"}[setting["runtime"]]
-    return f"{where_run(setting)}, batch {setting['batch_size']}, {runtime}"
+    runtime = setting.get("runtime", "torch")
+    return f"{where_run(setting)}, batch {setting['batch_size']}, {RUNTIMES.get(runtime, runtime)}"
 
 
 def told_latency(check: Mapping[str, Any]) -> str:
     """What was promised and measured, in words; `check` is a result's latency_check."""
     ms = check["measured"]
     measured = "not measured on this device" if ms is None else f"{ms:.3g} ms measured"
-    return f"{check['promised']:.3g} ms promised, {measured} ({where_measured(check)})"
+    told = f"{check['promised']:.3g} ms promised, {measured} ({where_measured(check)})"
+    doubts = told_doubts(check)
+    return f"{told}; {doubts}" if doubts else told
+
+
+def told_doubts(check: Mapping[str, Any]) -> str:
+    """What keeps a latency from being that of an idle machine, in words; nothing if nothing is known to."""
+    slower, share, found = check.get("slower") or 1.0, check.get("others", 0.0), []
+    if abs(slower - 1) > DOUBT and check["measured"] is not None:
+        found.append(f"{told_speed(slower)}, at whose speed it takes {check['measured'] / slower:.3g} ms")
+    if share > DOUBT:
+        found.append(f"when promises were made, {told_others(share)}")
+    return "; ".join(found)
+
+
+def told_speed(slower: float) -> str:
+    """How fast a machine is now."""
+    how = f"{slower:.2g} times as slow" if slower > 1 else f"{1 / slower:.2g} times as fast"
+    return f"the machine is {how} as when latencies were first measured"
+
+
+def told_others(share: float) -> str:
+    return f"other programs used {share:.0%} of this machine's processors"
 
 
 def told_control(row: Mapping[str, Any]) -> str:
@@ -334,7 +365,7 @@ def _simplify(element: ElementTree.Element, tags: Mapping[str, Any], variables: 
             if name in tags:
                 attributes, text = tags[name]
                 if not isinstance(text, str):
-                    points = [each for each in child.iter("use")]
+                    points = [*child.iter("use")] or [*child.iter("path")]  # few points are drawn without references
                     assert len(points) == len(text), f"{len(points)} points for {len(text)} texts"
                     for point, own in zip(points, text, strict=True):
                         point.attrib |= attributes

@@ -167,10 +167,6 @@ _TABLES = {  # official name -> ours, below a block
 }
 
 
-def is_official(state_dict: Mapping[str, Any]) -> bool:
-    return "patch_embed_super.proj.weight" in state_dict
-
-
 def _check_official(state_dict: Mapping[str, Tensor]) -> int:
     """The depth of an official supernet, once it is sure that it has all of its tensors and no others."""
     depth = len({key.split(".")[1] for key in state_dict if key.startswith("blocks.")})
@@ -270,7 +266,7 @@ def subnet_state_dict(state_dict: Mapping[str, Tensor], arch: Arch) -> dict[str,
 def checkpoint_filter_fn(state_dict: dict[str, Any], model: AutoFormer) -> dict[str, Tensor]:
     """Weights for `model` from our layout or an official supernet, the position embedding resized if need be."""
     weights = unwrap(state_dict)
-    if is_official(weights):
+    if "patch_embed_super.proj.weight" in weights:  # an official supernet
         weights = subnet_state_dict(weights, model.arch)
 
     def adapt(name: str, value: Tensor, shape: torch.Size) -> Tensor:

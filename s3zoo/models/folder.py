@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import timm
 import torch
@@ -25,7 +25,28 @@ from timm.models import PretrainedCfg
 from torch import Tensor
 
 from s3zoo.arch import Arch
-from s3zoo.files import Fields, check_fields, parse_json, regular, replacing_files, settle, sha256, write_json
+from s3zoo.checks import (
+    COST,
+    COUNT,
+    LATENCY,
+    PERCENT_IF_ANY,
+    TEST,
+    Fields,
+    Interpolation,
+    Range,
+    Text,
+    typed,
+)
+from s3zoo.files import (
+    CONFIG_BYTES,
+    parse_json,
+    read_bytes,
+    regular,
+    replacing_files,
+    settle,
+    sha256,
+    write_json,
+)
 from s3zoo.versions import Migration, migrated
 
 WEIGHTS = "model.safetensors"
@@ -34,37 +55,57 @@ ALLOW_NONFINITE = "S3ZOO_ALLOW_NONFINITE"  # environment variable: whoever wants
 LARGEST_IMAGE = 1 << 28
 LARGEST = 1 << 20  # of sizes and counts in a config: more is a mistake, or meant to fill the memory
 
-_ZOO_ARGS: Fields = {
-    "arch": dict,
-    "img_size": (int, list),
-    "in_chans": int,
-    "num_classes": int,
-    "global_pool": str,
-    "dynamic_img_size": bool,
-    "drop_rate": (int, float),
-    "drop_path_rate": (int, float),
-    "tower": str,
-    "pretrained_tower": (bool, str),
-    "tower_sha256": str,
-    "as_printed": bool,
-    "ladder": str,
-    "gate": bool,
-}
-_SIZES = ("input_size", "test_input_size", "min_input_size")
-_CFG_FIELDS: Fields = {
-    **dict.fromkeys((*_SIZES, "mean", "std", "pool_size", "test_pool_size", "label_names", "notes"), list),
-    **dict.fromkeys(("first_conv", "classifier", "paper_ids"), (str, list)),
-    **dict.fromkeys(("crop_pct", "test_crop_pct"), (int, float)),
-    **dict.fromkeys(("num_classes", "label_offset"), int),
-    "custom_load": (bool, str),
+_Side = Annotated[int, Range(1, LARGEST)]
+_Classes = Annotated[int, Range(0, LARGEST)]
+_Image, _Channels = tuple[_Side, _Side, _Side], tuple[float] | tuple[float, float, float]
+# What a config.json may hold, by field: besides the network's arguments, timm's pretrained config and our own section
+_ZOO_ARGS: dict[str, Any] = {
+    "arch": dict, "img_size": _Side | tuple[_Side, _Side], "in_chans": _Side, "num_classes": int,
+    "global_pool": str, "dynamic_img_size": bool, "drop_rate": float, "drop_path_rate": float, "tower": str,
+    "pretrained_tower": bool | str, "tower_sha256": str, "as_printed": bool, "ladder": str, "gate": bool,
+}  # fmt: skip
+_CFG_FIELDS: dict[str, Any] = {
+    **dict.fromkeys(_SIZES := ("input_size", "test_input_size", "min_input_size"), _Image),
+    **dict.fromkeys(("pool_size", "test_pool_size"), tuple[_Side, _Side]),
+    **dict.fromkeys(("first_conv", "classifier"), Text | tuple[Text, ...]),
+    **dict.fromkeys(("crop_pct", "test_crop_pct"), Annotated[float, Range(0, 10, above=True)]),
+    "mean": _Channels,
+    "std": Annotated[_Channels, Range(0, above=True)],
+    "num_classes": _Classes,
+    "label_offset": int,
+    "label_names": tuple[Text, ...],
+    "label_descriptions": dict[str, Text],
+    "interpolation": Literal[Interpolation, "random"],
+    "crop_mode": Literal["center", "squash", "border"],
+    "paper_ids": str | tuple[str, ...],
+    "notes": tuple[Any, ...],
+    "custom_load": bool | str,
     "fixed_input_size": bool,
-    "label_descriptions": dict,
 }
-INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "box", "hamming", "lanczos")
-_CFG_WORDS = {
-    "interpolation": (*INTERPOLATIONS, "random"),
-    "crop_mode": ("center", "squash", "border"),
-}
+# Of where a network comes from and what was measured of it, all that is told in more than the words that stand there
+_FILE: Fields = {"file": str, "sha256": str}
+_PROVENANCE: Fields = {
+    "kind?": str, "command?": str | None, "data?": str | dict[str, str | None], "versions?": dict[str, str],
+    "cost?": {"elapsed_seconds?": COST, "subnets_scored?": COUNT}, "latency?": LATENCY, "supernet?": _FILE,
+    "trajectory?": [{"size?": float, "params?": [COST], "macs?": [COST], "choices?": dict}],
+    "controls?": [
+        {"control": str, "test": TEST, "params": COST, "macs": COST, "latency?": COST, "command?": str | None}
+    ],
+    "base?": {"name": str, "sha256": str}, "teacher?": {"name": str, "kind": str, "sha256": str},
+    "converted_from?": _FILE,
+}  # fmt: skip
+_SECTION: Fields = {
+    "version?": str, "arch_key?": str, "params?": COUNT, "sha256?": str | dict[str, str | None], "arch?": dict,
+    "model?": str, "supernet?": dict, "title?": Text, "license?": str, "sample?": {"head": [str], "rows": [list]},
+    "latency?": {"ms": COST, "device": str, "threads": COUNT, "batch": COUNT, "runtime": str},
+    "provenance?": _PROVENANCE,
+}  # fmt: skip
+_MEASURED: Fields = {
+    "metrics?": [
+        {"dataset": str, "split": str, "metric": str, "value": PERCENT_IF_ANY, "images?": COUNT | None}
+        | dict.fromkeys(("low?", "high?"), PERCENT_IF_ANY)
+    ],
+}  # fmt: skip
 _ELSEWHERE = {"state_dict", "url", "file"}  # of PretrainedCfg: other sources of weights
 
 
@@ -75,12 +116,14 @@ class Kind:
     Args:
         files: those of which the config records the sha256.
         migrations: from older schema versions, as `versions.migrated` takes them; they get the whole config.
+        measured: what its provenance says of measurements.
     """
 
     what: str
     files: tuple[str, ...] = (WEIGHTS,)
     schema_version: int = 1
     migrations: Mapping[int, Migration] = field(default_factory=dict)
+    measured: Fields = field(default_factory=lambda: _MEASURED)
 
     def write(
         self,
@@ -114,13 +157,13 @@ class Kind:
                 raise ValueError(f"{str(folder)!r} holds no {name}; give a folder with {need}, which is {self.what}.")
         config = read_json_object(folder / CONFIG)
         where = f"{str(folder / CONFIG)!r} "
-        ours = section(config, where)
+        ours = section(config, where, self.measured)
         for name in ("schema_version", "sha256"):
             if name not in ours:
                 raise ValueError(f"{where}does not say its {name}, so s3zoo did not write it; give {self.what}.")
         whole = {**config, "schema_version": ours["schema_version"]}
         config = migrated(whole, self.schema_version, self.migrations, f"{str(folder / CONFIG)!r}: ")
-        config["s3zoo"] = {**section(config, where), "schema_version": config.pop("schema_version")}
+        config["s3zoo"] = {**section(config, where, self.measured), "schema_version": config.pop("schema_version")}
         if verify:
             check_sums(folder, self.files, config["s3zoo"]["sha256"])
         return config
@@ -165,24 +208,21 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path, header: Mapping[str,
 
 def read_json_object(path: Path) -> dict[str, Any]:
     try:
-        content = parse_json(regular(path).read_bytes())
-        check_fields(content, {})
+        content = parse_json(read_bytes(path, CONFIG_BYTES))
+        typed(content, {}, "")
     except (ValueError, OSError) as error:
-        said = error.strerror if isinstance(error, OSError) else error
+        said = error.strerror if isinstance(error, OSError) else str(error).rstrip(".")
         raise ValueError(f"{str(path)!r} is not valid ({said}); get it again, or write the model again.") from None
     return content
 
 
-def section(config: Mapping[str, Any], where: str) -> dict[str, Any]:
+def section(config: Mapping[str, Any], where: str, measured: Fields = _MEASURED) -> dict[str, Any]:
     """What s3zoo says about a folder in its config: the field "s3zoo", checked."""
     ours = config.get("s3zoo")
     if not isinstance(ours, dict):
         raise ValueError(f"{where}was not written by s3zoo; give a folder that save_model wrote.")
-    kinds: Fields = {
-        "version": str, "arch_key": str, "params": int, "provenance": dict, "sha256": (str, dict), "arch": dict
-    }  # fmt: skip
-    _check(ours, {key: kind for key, kind in kinds.items() if key in ours}, f"{where}s3zoo")
-    return ours
+    typed(ours, _SECTION, f"{where}s3zoo")
+    return typed(ours, {"provenance?": measured}, f"{where}s3zoo")
 
 
 def check_sums(folder: Path, files: Iterable[str], sums: Any) -> None:
@@ -231,21 +271,15 @@ def read_network(folder: str | Path) -> dict[str, Any]:
 
 def check_network(config: dict[str, Any], name: str) -> dict[str, Any]:
     where = f"{name!r}: "
-    _check(config, {"architecture": str}, where)
-    architecture = config["architecture"]
+    architecture = typed(config.get("architecture"), str, f"{where}architecture")
     if not re.fullmatch(r"[\w.]+", architecture) or not timm.is_model(architecture.partition(".")[0]):
         raise ValueError(f"{where}its architecture {architecture[:60]!r} is no model of timm or s3zoo.")
-    for key, kind in (("num_classes", int), ("num_features", int), ("global_pool", str), ("s3zoo", dict)):
-        _check(config, {key: kind} if config.get(key) is not None else {}, where)
+    _check(config, {"num_classes": _Classes, "num_features": int, "global_pool": str, "s3zoo": dict}, where)
     if "s3zoo" in config:
         section(config, where)
-    cfg = config.get("pretrained_cfg", config)
-    _check_pretrained_cfg(cfg, where, strict="pretrained_cfg" in config)
+    _check_pretrained_cfg(config.get("pretrained_cfg", config), where, strict="pretrained_cfg" in config)
     above = {key: config[key] for key in ("label_names", "label_descriptions") if key in config}
     _check_pretrained_cfg(above, where, strict=True)  # which timm prefers
-    classes = (config.get("num_classes"), cfg.get("num_classes"))
-    if any(n is not None and not 0 <= n <= LARGEST for n in classes):
-        raise ValueError(f"{where}num_classes must be from 0 to {LARGEST}.")
     if config.get("model_args") is not None:
         check_args(architecture, config["model_args"], where)
     return config
@@ -266,7 +300,8 @@ def check_args(architecture: str, args: Any, where: str = "") -> None:
     if unknown:
         raise ValueError(f"{where}model_args has {unknown[0]!r}, which is no argument of {name}; remove it.")
     if zoo:
-        _check(args, {key: _ZOO_ARGS[key] for key in args}, where + "model_args")
+        for key, value in args.items():
+            typed(value, _ZOO_ARGS[key], f"{where}model_args.{key}")
         _check_zoo_args(args, where)
     elif not _plain(args):
         raise ValueError(f"{where}model_args must hold numbers, truth values, short words and lists of these only.")
@@ -279,12 +314,6 @@ def check_args(architecture: str, args: Any, where: str = "") -> None:
 def _check_zoo_args(args: dict[str, Any], where: str) -> None:
     if "arch" in args:
         Arch.from_dict(args["arch"])
-    size = args.get("img_size", 1)
-    sides = size if isinstance(size, list) else [size]
-    if len(sides) not in (1, 2) or not all(_whole(side) for side in sides):
-        raise ValueError(f"{where}model_args has img_size {size!r}, but it must be a side, or height and width.")
-    if not _whole(args.get("in_chans", 1)):
-        raise ValueError(f"{where}model_args has in_chans {args['in_chans']}, but it must be from 1 to {LARGEST}.")
     tower, weights = args.get("tower", ""), args.get("pretrained_tower")
     if tower and not timm.is_model(tower.partition(".")[0]):
         raise ValueError(f"{where}model_args has the tower {tower[:60]!r}, which is no model of timm.")
@@ -315,50 +344,23 @@ def _plain(value: Any, depth: int = 0) -> bool:
 
 def _check_pretrained_cfg(cfg: Any, where: str, strict: bool) -> None:
     where += "pretrained_cfg"
-    check: dict[str, Any] = {}
     if not isinstance(cfg, dict):
         raise ValueError(f"{where} must be an object with timm's fields.")
-    for key in (f.name for f in fields(PretrainedCfg)):
-        if cfg.get(key) is not None:
-            if key in _ELSEWHERE and cfg[key]:
-                raise ValueError(f"{where} has {key!r}, another source of weights than the folder; remove it.")
-            check[key] = _CFG_FIELDS.get(key, str)
-    unknown = sorted(set(cfg) - {f.name for f in fields(PretrainedCfg)}) if strict else []
+    known = [f.name for f in fields(PretrainedCfg)]
+    unknown = sorted(set(cfg) - set(known)) if strict else []
     if unknown:
         raise ValueError(f"{where} has a field that timm does not know ({unknown[0]!r}); remove it.")
-    _check(cfg, check, where)
-    for key in check.keys() & {*_SIZES, "pool_size", "test_pool_size"}:
-        if len(cfg[key]) != (3 if key in _SIZES else 2) or not all(_whole(side) for side in cfg[key]):
-            raise ValueError(f"{where} has {key} {cfg[key]!r}, but it must be a list of whole numbers from 1.")
-        if math.prod(cfg[key]) > LARGEST_IMAGE:
+    for key in _ELSEWHERE & cfg.keys():
+        if cfg[key]:
+            raise ValueError(f"{where} has {key!r}, another source of weights than the folder; remove it.")
+    _check(cfg, {key: _CFG_FIELDS.get(key, str) for key in known if key not in _ELSEWHERE}, f"{where}.")
+    for key in _SIZES:
+        if math.prod(cfg.get(key) or ()) > LARGEST_IMAGE:
             raise ValueError(f"{where} has {key} {cfg[key]!r}, which is more than {LARGEST_IMAGE:,} numbers an image.")
-    for key in check.keys() & {"mean", "std"}:
-        good = [isinstance(v, int | float) and (v > 0 or key == "mean") for v in cfg[key]]
-        if not good or not all(good):
-            raise ValueError(f"{where} has {key} {cfg[key]!r}, but it must be a number for each channel.")
-    for key in check.keys() & {"crop_pct", "test_crop_pct"}:
-        if not 0 < cfg[key] <= 10:
-            raise ValueError(f"{where} has {key} {cfg[key]!r}, but it must be above 0 and at most 10.")
-    for key in check.keys() & _CFG_WORDS.keys():
-        if cfg[key] not in _CFG_WORDS[key]:
-            raise ValueError(f"{where} has {key} {cfg[key][:60]!r}, but it must be {' or '.join(_CFG_WORDS[key])}.")
-    for key in check.keys() & {"label_names", "first_conv", "classifier", "label_descriptions"}:
-        words = cfg[key].values() if isinstance(cfg[key], dict) else cfg[key]
-        if not is_text(*words):
-            raise ValueError(f"{where} has {key} with something else than text in it.")
 
 
-def is_text(*words: Any) -> bool:
-    """Whether these are words that can be shown: none with characters that steer a terminal."""
-    return all(isinstance(word, str) and not re.search(r"[\x00-\x1f\x7f-\x9f]", word) for word in words)
-
-
-def _whole(value: Any) -> bool:
-    return type(value) is int and 1 <= value <= LARGEST
-
-
-def _check(content: Any, kinds: Fields, where: str) -> None:
-    try:
-        check_fields(content, kinds)
-    except ValueError as error:
-        raise ValueError(f"{where.rstrip(': ')} is not what it must be: {error}; get the folder again.") from None
+def _check(content: dict[str, Any], kinds: dict[str, Any], where: str) -> None:
+    """Of the fields that are there, each has its type."""
+    for key, kind in kinds.items():
+        if content.get(key) is not None:
+            typed(content[key], kind, f"{where}{key}")

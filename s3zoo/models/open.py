@@ -96,6 +96,10 @@ def open_model(spec: str, *, pretrained: bool = True, **options: Any) -> Any:
     if pretrained and config and "pretrained_cfg_overlay" not in options and not is_ours(config["architecture"]):
         state = _in_one_sentence(spec, lambda: _checked_weights(name, config))
         options["pretrained_cfg_overlay"] = {"source": "", "state_dict": state, "custom_load": False}
+    overlay = options.get("pretrained_cfg_overlay")
+    if pretrained and not config and isinstance(overlay, dict) and overlay.get("file") and not is_ours(name):
+        state = read_checkpoint(str(overlay["file"]))  # of the user's own; timm would look at no checksum
+        options["pretrained_cfg_overlay"] = overlay | {"file": None, "source": "", "state_dict": state}
     while True:
         try:
             model = _in_one_sentence(spec, lambda: timm.create_model(name, pretrained=pretrained, **options))

@@ -181,17 +181,16 @@ def _norm_back(value: Tensor, shape: torch.Size) -> Tensor:
     return value.reshape(2, 2, shape[0]).permute(2, 0, 1)
 
 
-def _reduction_back(value: Tensor, shape: torch.Size) -> Tensor:
-    return value.reshape(shape[0], 2, 2, shape[1]).permute(0, 3, 1, 2)
-
-
 declare(
     PatchMerging,
     PlainPatchMerging,
     norm__weight=Renamed("norm.weight", lambda w: w.permute(1, 2, 0).flatten(), _norm_back),
     norm__bias=Renamed("norm.bias", lambda b: b.permute(1, 2, 0).flatten(), _norm_back),
-    reduction=Renamed("reduction.weight", lambda w: w.permute(0, 2, 3, 1).flatten(1), _reduction_back),
-)
+    reduction=Renamed(
+        "reduction.weight", lambda w: w.permute(0, 2, 3, 1).flatten(1),
+        lambda w, shape: w.reshape(shape[0], 2, 2, shape[1]).permute(0, 3, 1, 2),
+    ),
+)  # fmt: skip
 
 
 class S3(Hierarchical):

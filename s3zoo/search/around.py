@@ -33,8 +33,7 @@ def around(run: SearchRun, name: str) -> SearchRun:
         even = 2 if FAMILIES[arch.family].has_stem_depth else 1  # a stem halves the image by itself
         patch = max(even, round(patch * run.data.img_size / side / even) * even)
     arch = replace(arch, patch_size=patch)
-    label = source(name).removeprefix("local-dir:").rpartition("/")[2].partition(".")[0]
-    space = space_around(arch, f"around_{label}")
+    space = space_around(arch, space_name(name))
     given = replace(run, space=space, hierarchy="none")
     limit = f"params<={int(Pricer(**given.priced)(arch)['params'])}"
     return replace(
@@ -45,6 +44,11 @@ def around(run: SearchRun, name: str) -> SearchRun:
         final=replace(run.final, mode="retrain", use_held_out=False),
         controls=replace(run.controls, designed=arch.to_dict()),
     )
+
+
+def space_name(network: str) -> str:
+    """Of the space around it."""
+    return f"around_{source(network).removeprefix('local-dir:').rpartition('/')[2].partition('.')[0]}"
 
 
 def network(name: str) -> tuple[Arch, int]:
@@ -118,7 +122,7 @@ def _uniform(stage: Stage, gene: str) -> Any:
 
 
 def _beside(value: Any, step: float) -> tuple[Any, ...]:
-    return (value - step, value, value + step) if step else (value,)
+    return tuple(each for each in (value - step, value, value + step) if each > 0) if step else (value,)
 
 
 def _only(stage: int, count: int) -> tuple[float, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import random
 import statistics
@@ -11,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from s3zoo.checks import Repeats, typed
 from s3zoo.families import FAMILIES
-from s3zoo.files import check_writable, write_text
+from s3zoo.files import check_writable, sha256, write_json, write_text
 from s3zoo.search.budget import Budget, Feasible, Pricer, extents
 from s3zoo.search.config import Controls, SearchRun
 from s3zoo.space import glit_details, glit_split
@@ -20,6 +22,7 @@ from s3zoo.training.config import Train, load_config, overridden, to_dict
 from s3zoo.training.registry import listing, source_of
 
 DEFAULT = "digits"
+PLAN = "plan.json"  # what config.py of a search without a config says, as data
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -109,33 +112,57 @@ def main(argv: list[str] | None = None) -> int:
 
 def _search_unasked(arguments: argparse.Namespace) -> int:
     """Write a config for these images and this machine, show it and run it; one that is there already is run."""
+    from s3zoo.search.around import space_name
     from s3zoo.search.plan import check_images, make_plan
+    from s3zoo.training.apart import check_elsewhere
 
     out = arguments.out or Path("runs") / (Path(arguments.data).resolve().name or "mine")
     path, hours = out / "config.py", 1.0 if arguments.hours is None else arguments.hours
     if path.exists():
-        run = load_config(str(path), SearchRun, "search")
+        run = overridden(_planned(path), [f"data.root={arguments.data}"])
         budgets = arguments.budget or run.arch_search.budgets  # those of a space around a network limit its size, too
-        same = len(budgets) == len(run.arch_search.budgets) and all(
-            map(str.startswith, run.arch_search.budgets, budgets)
-        )
-        if not same or (arguments.hours or run.hours, arguments.start or run.start) != (run.hours, run.start):
-            raise ValueError(f"{path} is of a search under another budget, start or hours; give another --out.")
-        print(f"{path} is run as it is")
+        fits = {  # what the command says, and what the config has
+            "another budget": len(budgets) == len(run.arch_search.budgets)
+            and all(map(str.startswith, run.arch_search.budgets, budgets)),
+            "other hours": arguments.hours in (None, run.hours),
+            "another start": ("" if arguments.no_start else arguments.start or run.start) == run.start,
+            "another network": arguments.around is None or run.space.name == space_name(arguments.around),
+            "another runtime": arguments.runtime in (None, run.arch_search.latency_runtime),
+            "other controls": not (arguments.no_controls and run.controls),
+        }
+        if other := [name for name, same in fits.items() if not same]:
+            raise ValueError(f"{path} is of a search with {' and '.join(other)}; give another --out.")
+        print(f"{path} {'would be' if arguments.dry_run else 'is'} run as it is")
         return _search(arguments, overridden(run, arguments.set), out)
     options: dict[str, Any] = {"controls": not arguments.no_controls, "runtime": arguments.runtime or "torch"}
     options |= {"start": "" if arguments.no_start else arguments.start, "around": arguments.around}
-    plan = make_plan(arguments.data, tuple(arguments.budget), hours, **options)
-    run = overridden(plan.config, arguments.set)
+    plan = make_plan(arguments.data, tuple(arguments.budget), hours, **options, settings=arguments.set)
+    run = plan.config
     print(plan.told(), flush=True)
     check_images(run, print)
     if arguments.dry_run:
+        print(f"\nwithout --dry-run this is run, in {out}")
         return 0
     check_writable(out, "--out", folder=True)
+    check_elsewhere(run.data, out)
     out.mkdir(parents=True, exist_ok=True)
     head = f"Written by `s3zoo search --data {arguments.data}`; an ordinary config, to be changed and used again."
-    write_text(path, source_of(run, f"{head}\n\n{plan.told()}"))
+    text = source_of(run, f"{head}\n\n{plan.told()}")
+    write_json(out / PLAN, {"config": to_dict(run), "config.py": hashlib.sha256(text.encode()).hexdigest()})
+    write_text(path, text)
     return _search(arguments, run, out)
+
+
+def _planned(path: Path) -> SearchRun:
+    """The config that was written there, from the JSON beside it: config.py in a folder that someone else made is not
+    executed unless it is named."""
+    plan = next((place for name in (PLAN, "run.json") if (place := path.with_name(name)).exists()), None)
+    run, about = (None, {}) if plan is None else SearchRun.read(plan)
+    if run is None or about.get("config.py", sha256(path)) != sha256(path):
+        raise ValueError(
+            f"{path} is not as `s3zoo search --data` wrote it; `s3zoo search {path} --out OTHER` runs it as it is."
+        )
+    return run
 
 
 def _search(arguments: argparse.Namespace, run: SearchRun, out: Path | None = None) -> int:
@@ -149,7 +176,7 @@ def _search(arguments: argparse.Namespace, run: SearchRun, out: Path | None = No
         return 0
     out = out or arguments.out or Path("runs") / run.name
     if arguments.replay:
-        from s3zoo.search.phases import replayed_moves
+        from s3zoo.search.moves import replayed_moves
 
         for line in replayed_moves(run, out):
             print(line)
@@ -225,8 +252,7 @@ IMAGES = {
 
 def plan(run: SearchRun, seeds: int = 1) -> str:
     """What a run would do: sizes, ranges, steps, disk."""
-    if seeds < 1:
-        raise ValueError(f"--seeds is {seeds}, but must be at least 1.")
+    typed(seeds, Repeats, "--seeds")
     data, train, search, moves = run.data, run.supernet, run.arch_search, run.space_search
     price = Pricer(**run.priced)
     shifts = moves.iterations if moves.method != "none" else 0
@@ -299,7 +325,7 @@ def _trainings(run: SearchRun, networks: list[int], stages: int, searched: int) 
 
 def _supernet_weights(run: SearchRun) -> list[int]:
     """How many weights the supernet of the first space has, or those of GLiT's two stages."""
-    from s3zoo.models.ladder import build_tower  # torch is needed from here on
+    from s3zoo.models.tower import build_tower  # torch is needed from here on
     from s3zoo.supernet import Supernet
 
     spaces, args = [run.space], dict[str, Any](device="meta")
@@ -366,7 +392,7 @@ def _copies(train: Train) -> int:
 def _tower_lines(run: SearchRun) -> list[str]:
     if not FAMILIES[run.space.family].reads_tower:
         return []
-    from s3zoo.models.ladder import build_tower
+    from s3zoo.models.tower import build_tower
     from s3zoo.training.features import shown
 
     tower: Any = build_tower(run.tower.name, img_size=run.data.img_size, in_chans=run.data.in_chans, device="meta")

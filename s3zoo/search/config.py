@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from s3zoo.arch import Arch, Stage
-from s3zoo.checks import Amount, Count, Positive, Range, Share, check
+from s3zoo.checks import Amount, Count, Positive, Range, Share, check, typed
 from s3zoo.families import FAMILIES
+from s3zoo.files import read_json
+from s3zoo.search.records import ABOUT
 from s3zoo.search.space_search import SpaceSearch
 from s3zoo.space import S3_INITIAL, Space
-from s3zoo.training.config import Run, Tower, Train
+from s3zoo.training.config import Run, Tower, Train, from_dict
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Final:
 class Controls:
     """Networks that are finished like the winner, under the same budget: they say what the search bought."""
 
-    random: bool = False  # one drawn from the config's space
+    random: bool = False  # one drawn from the config's space; with final.mode finetune, from the one that is searched
     random_search: bool = False  # the best of as many random networks as the search scored, in the same supernet
     stock: bool = False  # timm's transformer and CNN of the nearest latency or MACs, of a list of small ones
     # One designed by hand: for each gene, depth and embed_dim a value, or one for each stage; or an architecture's JSON
@@ -160,7 +162,8 @@ class SearchRun(Run):
             return
         official = FAMILIES[self.space.family].official
         fits = official is not None and official.supernet and self.supernet.sharing == "entangled"
-        if self.space_search.method != "none" or not (fits or Path(given).expanduser().is_dir()):
+        folder = not Path(given).suffix.startswith(".pt")  # by its name: a run is read where the other is not, too
+        if self.space_search.method != "none" or not (fits or folder):
             raise ValueError(
                 f"supernet_weights is {given!r}: a file of an official supernet needs an AutoFormer space,"
                 " space_search.method 'none' and supernet.sharing 'entangled', and the folder of a finished run is best"
@@ -202,6 +205,19 @@ class SearchRun(Run):
                     " space only; leave one of them."
                 )
 
+    @classmethod
+    def read(cls, path: Path) -> tuple[SearchRun, dict[str, Any]]:
+        """The config in a run.json, as data, and what else stands there."""
+
+        def check(content: Any) -> None:
+            typed(content, ABOUT, "")
+            if "space" not in content["config"]:
+                raise ValueError("it is of a training and no search")
+            from_dict(cls, content["config"])
+
+        about = read_json(path, check, remedy="give the folder of a search")
+        return from_dict(cls, about.pop("config")), about
+
     @property
     def audit_trains(self) -> dict[str, Train]:
         """The trainings of each network of an audit."""
@@ -219,7 +235,7 @@ class SearchRun(Run):
         """What decides on costs besides the architecture."""
         if not FAMILIES[self.space.family].reads_tower:
             return self.shape
-        from s3zoo.models.ladder import build_tower  # torch is needed from here on
+        from s3zoo.models.tower import build_tower  # torch is needed from here on
 
         tower = build_tower(self.tower.name, img_size=self.data.img_size, in_chans=self.data.in_chans, device="meta")
         return self.shape | {"tower_dim": tower.embed_dim}

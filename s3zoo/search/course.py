@@ -2,9 +2,10 @@
 
 Seconds are kept in `clock.json` of the run's folder, the one file that differs between two runs with the same bits:
 
-    {"phases": [{"name": "space0: supernet", "seconds": 41.2}, …], "latency": {"0": 1.83}}
+    {"phases": [{"name": "space0: supernet", "seconds": 41.2}, …], "latency": {"0": 1.83}, "slower": {"0": 1.02}}
 
-`latency` has the measured milliseconds of each budget's winner, where a budget promises some.
+`latency` has the measured milliseconds of each budget's winner, where a budget promises some, and `slower` how many
+times as slow as for the promise the machine was then.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from s3zoo.checks import COST, COST_IF_ANY, Fields
 from s3zoo.drawing import duration
-from s3zoo.files import check_fields, read_json, write_json
+from s3zoo.files import read_json, write_json
 from s3zoo.search.forecast import PASSES, Macs, Phase, planned
 from s3zoo.training.config import to_dict
 
@@ -25,14 +27,9 @@ EVERY = 20.0  # seconds between two savings of the clock: a kill loses no more
 
 def read_clock(path: Path) -> dict[str, Any]:
     """What `clock.json` of a run holds; a sentence if that is something else."""
-    remedy = "remove it, and the search's own command goes on"
-    kept = read_json(path, {"phases": list}, remedy=remedy)
-    try:
-        for row in kept["phases"]:
-            check_fields(row, {"name": str, "seconds": (int, float)})
-    except ValueError as error:
-        raise ValueError(f"A phase in {path} is not what s3zoo writes there ({error}); {remedy}.") from None
-    return kept
+    numbers: Fields = {"latency?": {"*": COST}, "slower?": {"*": COST_IF_ANY}}
+    fields: Fields = {"phases": [{"name": str, "seconds": COST}], **numbers}
+    return read_json(path, fields, remedy="remove it, and the search's own command goes on")
 
 
 class Course:
@@ -51,6 +48,7 @@ class Course:
         kept = read_clock(self._path) if there else {"phases": []}
         self.seconds: dict[str, float] = {row["name"]: row["seconds"] for row in kept["phases"]}
         self.latency: dict[str, float] = kept.get("latency", {})
+        self.slower: dict[str, float | None] = kept.get("slower", {})
         self.best: float | None = None  # accuracy in percent
         self._now: str = ""
         self._begun = self._saved = self._before = 0.0
@@ -109,9 +107,9 @@ class Course:
         if self._clock() - self._saved >= EVERY:
             self._save()
 
-    def measured(self, budget: int, milliseconds: float) -> None:
+    def measured(self, budget: int, milliseconds: float, slower: float | None) -> None:
         """The latency of a budget's winner."""
-        self.latency[str(budget)] = milliseconds
+        self.latency[str(budget)], self.slower[str(budget)] = milliseconds, slower
         self._save()
 
     def _save(self) -> None:
@@ -120,7 +118,7 @@ class Course:
             self.seconds[self._now] = round(self._before + self._saved - self._begun, 3)
         if self._write:
             rows = [{"name": name, "seconds": seconds} for name, seconds in self.seconds.items()]
-            write_json(self._path, {"run": self._run, "phases": rows, "latency": self.latency})
+            write_json(self._path, {"run": self._run, "phases": rows, "latency": self.latency, "slower": self.slower})
 
     # What is told
 

@@ -161,16 +161,27 @@ class RacingEvaluator(Evaluator):
         self._replayed: list[list[dict[str, Any]]] = []  # generations of an earlier process, in their order
         generation: list[dict[str, Any]] = []
         whole = 0
+        given: list[dict[str, Any]] = []  # scores of another run with this supernet
         for index, row in enumerate(self._records.rows):
             if "race" in row:
                 self._race.forwards = row["race"]["forwards"]
-                self._replayed.append(generation)
+                if row["race"].get("taken"):
+                    given = generation
+                else:
+                    self._replayed.append(generation)
                 generation, whole = [], index + 1
             else:
                 generation.append(row)
         self._records.cut(whole)
         self._replayed.reverse()
         self.scores = {}  # of full scores, filled as generations are replayed
+        for row in given:
+            arch = Arch.from_dict(row["arch"])
+            self.scores[arch] = row["accuracy"]
+            if "answers" in row:
+                self._race.remember(arch, row["answers"])
+            else:  # scored without a race, which cannot learn from it which images are uncertain
+                self._race.known[arch] = row["accuracy"]
 
     def ready(self, arch: Arch) -> nn.Module:
         """Statistics of batch norms are kept: a race asks about the same subnet again and again."""

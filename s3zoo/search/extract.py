@@ -42,6 +42,8 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     check_writable(arguments.out, "--out", folder=True)
     run = FinishedRun(arguments.run)
+    if run.folder.resolve() in (arguments.out.resolve(), *arguments.out.resolve().parents):
+        raise ValueError(f"--out is {str(arguments.out)!r}, in the folder of the run that is read; give another place.")
     if arguments.arch:
         chosen = [named(run, Arch.parse(arguments.arch))]
     else:
@@ -82,7 +84,7 @@ def choose(rows: list[dict[str, Any]], budget: Budget, count: int | None) -> lis
     if count < 1:
         raise ValueError(f"--pareto is {count}, but must be at least 1.")
     front = [(arch, score) for arch, score, _ in pareto(inside, "macs")]
-    last = len(front) - 1
+    last, count = len(front) - 1, min(count, len(front))
     return [front[place] for place in sorted({round(last - i * last / max(1, count - 1)) for i in range(count)})]
 
 

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from s3zoo.search.phases import (
-    Context,
-    Found,
-    score_random,
-    search_architectures,
-    show_space,
-    space_row,
-    train_supernet,
-)
+from s3zoo.search.context import Context, Found
+from s3zoo.search.phases import score_random, search_architectures, show_space, space_row, train_supernet
 from s3zoo.space import glit_details, glit_split
 
 

@@ -9,6 +9,9 @@ The sum is corrected by what whole networks take (`Correction`), in PyTorch or i
 one by one in PyTorch alone. A measurement has to pass three checks, else it is done again, and at last given up: whole
 networks timed twice agree, large blocks are not faster than small ones, and whole networks agree with the corrected
 sum.
+
+A table is true for the machine as it was then. One of the whole networks is its `reference`: what is measured later,
+the winner among it, is timed in turns with this one, which tells how much slower the machine has become.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,11 +35,12 @@ from torch import Tensor, nn
 
 from s3zoo import cost
 from s3zoo.arch import Arch, Stage
-from s3zoo.drawing import where_measured, where_run
+from s3zoo.checks import COST, COUNT, Fields, typed
+from s3zoo.drawing import DOUBT, told_others, told_speed, where_measured, where_run
 from s3zoo.families import FAMILIES, Block
 from s3zoo.files import Records, read_json, write_json
 from s3zoo.models import MODELS
-from s3zoo.search.latency_runtime import check_runtime, clock, runner, threads_set, timed_in_turns, typical
+from s3zoo.search.latency_runtime import check_runtime, clock, runner, threads_set, timed_in_turns, watch_others
 from s3zoo.space import Space
 from s3zoo.training.distributed import Ranks
 from s3zoo.training.log import Log
@@ -51,6 +55,7 @@ SWEEPS = 6  # how often, from the beginning to the end
 TOLERANCE = 0.1  # by which two measurements may differ on average, and networks from what is predicted
 SIZES = ("num_heads", "head_dim", "mlp_ratio")  # genes that only make a block larger
 ATTEMPTS = 3  # to measure with so little noise, each with twice as many passes
+PATIENCE = 8  # times that a network is timed anew while the machine is slower than it was
 
 
 @dataclass(frozen=True)
@@ -139,15 +144,55 @@ def fitted(terms: Sequence[Sequence[float]], times: Sequence[float]) -> Correcti
     return best
 
 
+_FIELDS: Fields = {
+    "schema_version": int, "family": str, "device": str, "device_name": str, "torch": str, "tower?": str,
+    "runtime?": str, "img_size": COUNT | list, "correction?": {"*": COST},
+    **dict.fromkeys(("patch_size", "stem_depth", "num_classes", "in_chans", "batch_size", "threads"), COUNT),
+    "entries": [{"stage": COUNT, "embed_dims": [COUNT], "genes?": dict, "ms": COST}],
+    "others?": COST, "reference?": {"arch": dict, "ms": COST},
+}  # fmt: skip
+
+
+def check_measured(row: dict[str, Any]) -> None:
+    """A line of what was measured so far."""
+    typed(row, {"task": str, "attempt": COUNT, "whole?": [COST], "ms?": [[COST]]}, "")
+    if any(len(pair) != 2 or not isinstance(pair[0], int) for pair in row.get("ms", ())):
+        raise ValueError("its 'ms' has something else than parts with their milliseconds")
+
+
+class Reference(NamedTuple):
+    """A network of a table, and its milliseconds as a whole when the table was measured."""
+
+    arch: Arch
+    ms: float
+
+
+class Timing(NamedTuple):
+    """The milliseconds of a network, and how many times those of then the table's reference takes now (None if there
+    is none)."""
+
+    ms: float
+    slower: float | None
+
+    @property
+    def then(self) -> float:
+        """The milliseconds if the machine were as fast as it was."""
+        return self.ms / (self.slower or 1.0)
+
+
 class LatencyTable:
     """Milliseconds of one forward pass (fp32, eval mode) of any network whose parts were measured."""
 
     def __init__(
-        self, setting: Setting, entries: dict[Part, float] | None = None, correction: Correction | None = None
-    ) -> None:
+        self, setting: Setting, entries: dict[Part, float] | None = None, correction: Correction | None = None,
+        reference: Reference | None = None, others: float = 0.0,
+    ) -> None:  # fmt: skip
         self.setting = setting
         self.entries: dict[Part, float] = dict(entries or {})
-        self.correction = correction  # made with the first entries, then the same for all that come
+        # Both are made with the first entries, then the same for all that come
+        self.correction, self.reference = correction, reference
+        self.others = others  # share of the machine's processors that other programs had meanwhile
+        self._beside: Callable[[], Any] | None = None  # runs the reference
         self.tower: nn.Module | None = None  # one to share, else one is built when it is needed
 
     @classmethod
@@ -219,9 +264,14 @@ class LatencyTable:
         runners: list[Callable[[], Any]] = []  # made once: in some runtimes that takes long
         for attempt in range(begun, ATTEMPTS):
             job = _Measurement(self, space, missing, repeats * 2**attempt, attempt, runners)
+            others = watch_others()
             samples, sweeps = job(log, measured, ranks, stop)
-            self.entries = entries | {part: typical(values) for part, values in samples.items()}
             whole = [min(pair) for pair in zip(*sweeps, strict=True)]
+            slower = 1.0
+            if self.reference is not None:  # what comes later is put down as if it had been measured then
+                slower = whole[job.whole.index(self.reference.arch)] / self.reference.ms
+                whole = [ms / slower for ms in whole]
+            self.entries = entries | {part: float(f"{min(values) / slower:.6g}") for part, values in samples.items()}
             terms = [self._terms(arch) for arch in job.whole]
             if not entries:
                 self.correction = ranks.from_first(fitted(terms, whole))
@@ -237,6 +287,16 @@ class LatencyTable:
                 " the machine do nothing else meanwhile, give a table of another time (arch_search.latency_table), or"
                 " limit macs or params instead."
             )
+        if self.reference is None:
+            middle = sorted(range(len(whole)), key=whole.__getitem__)[len(whole) // 2]
+            self.reference = ranks.from_first(Reference(job.whole[middle], whole[middle]))
+            self._beside = runners[middle] if runners else None
+        share = ranks.from_first(round(others(), 2))
+        self.others = max(self.others, share)
+        if share > DOUBT:
+            log.say(f"latency: {told_others(share)}, so that networks may be faster alone")
+        if abs(slower - 1) > DOUBT:
+            log.say(f"latency: {told_speed(slower)}; what was measured now is put down as if it were as fast as then")
         told = [abs(self(arch) / ms - 1) for arch, ms in zip(job.whole, whole, strict=True)]
         error = self.correction.error if not entries and self.correction else statistics.fmean(told)
         log.say(
@@ -277,16 +337,29 @@ class LatencyTable:
         here = this_device(self.setting.device, self.setting.threads)
         return here == {key: getattr(self.setting, key) for key in here}
 
-    def measured(self, arch: Arch, repeats: int = 10) -> float | None:
-        """The milliseconds that a network takes as a whole; None if this is not the table's device."""
+    def measured(self, arch: Arch, repeats: int = 10) -> Timing | None:
+        """How long a network takes as a whole; None if this is not the table's device."""
         return self.measured_model(self._build(arch), repeats) if self.is_here else None
 
-    def measured_model(self, model: nn.Module, repeats: int = 10) -> float:
-        """The same of any network that takes these images."""
+    def measured_model(self, model: nn.Module, repeats: int = 10) -> Timing:
+        """The same of any network that takes these images, in turns with the reference: again and again while that one
+        is slower than it was, for some seconds."""
         setting = self.setting
         with threads_set(setting.threads):
-            run = runner(model.to(setting.device), self._images(), setting.runtime, setting.threads)
-            return timed_in_turns([run], repeats, setting.device, setting.threads)[0]
+            runs = [self._runner(model.to(setting.device))]
+            if self.reference is None:
+                return Timing(timed_in_turns(runs, repeats, setting.device, setting.threads)[0], None)
+            self._beside = self._beside or self._runner(self._build(self.reference.arch))
+            runs.append(self._beside)
+            least = [math.inf, math.inf]
+            for _ in range(PATIENCE):
+                least = list(map(min, least, timed_in_turns(runs, repeats, setting.device, setting.threads)))
+                if least[1] <= (1 + TOLERANCE / 2) * self.reference.ms:
+                    break
+            return Timing(least[0], float(f"{least[1] / self.reference.ms:.4g}"))
+
+    def _runner(self, model: nn.Module) -> Callable[[], Any]:
+        return runner(model, self._images(), self.setting.runtime, self.setting.threads)
 
     def _timed(self, arch: Arch, passes: int) -> Iterator[tuple[Part, float]]:
         """The milliseconds of every part in every pass; the mean where a part runs more than once."""
@@ -300,22 +373,24 @@ class LatencyTable:
                 yield from ((part, statistics.fmean(values)) for part, values in by_part.items())
 
     def _build(self, arch: Arch) -> Any:
-        """A network of random weights, ready to run."""
+        """A network of random weights, ready to run. They are ordinary tensors, as those of whoever deploys it: made in
+        inference mode, S3's networks take 7 % less time."""
         setting = self.setting
         args: dict[str, Any] = {key: getattr(setting, key) for key in ("img_size", "num_classes", "in_chans")}
         kind: Any = MODELS[setting.family]
-        if setting.tower:
-            args["tower"] = self.tower or setting.tower
-            self.tower = (args := kind.shared_args(args, setting.device))["tower"]
-        with torch.random.fork_rng(devices=[]):  # measured or reused, the run around it draws the same numbers
+        with torch.inference_mode(False), torch.random.fork_rng(devices=[]):  # the run around it draws the same numbers
+            if setting.tower:
+                args["tower"] = self.tower or setting.tower
+                self.tower = (args := kind.shared_args(args, setting.device))["tower"]
             return kind(arch, **args).to(setting.device).eval()
 
     def _images(self) -> Tensor:
         setting = self.setting
         height, width = setting.img_size if isinstance(setting.img_size, tuple) else (setting.img_size,) * 2
         generator = torch.Generator().manual_seed(0)
-        images = torch.randn(setting.batch_size, setting.in_chans, height, width, generator=generator)
-        return images.to(setting.device)
+        with torch.inference_mode(False):
+            images = torch.randn(setting.batch_size, setting.in_chans, height, width, generator=generator)
+            return images.to(setting.device)
 
     def _check_kind(self, arch: Arch) -> None:
         kind, own = (arch.family, arch.patch_size, arch.stem_depth), self.setting
@@ -332,26 +407,37 @@ class LatencyTable:
         for part, ms in self.entries.items():
             genes = {} if part.genes is None else {"genes": dataclasses.asdict(part.genes)}
             rows.append({"stage": part.stage, "embed_dims": list(part.embed_dims), **genes, "ms": ms})
-        correction = {} if self.correction is None else {"correction": dataclasses.asdict(self.correction)}
-        return {"schema_version": SCHEMA_VERSION, **dataclasses.asdict(self.setting), **correction, "entries": rows}
+        more: dict[str, Any] = {} if self.correction is None else {"correction": dataclasses.asdict(self.correction)}
+        if self.reference is not None:
+            more["reference"] = {"arch": self.reference.arch.to_dict(), "ms": self.reference.ms}
+        more["others"] = self.others
+        return {"schema_version": SCHEMA_VERSION, **dataclasses.asdict(self.setting), **more, "entries": rows}
 
     @classmethod
     def from_dict(cls, data: Any) -> LatencyTable:
         try:
+            typed(data, _FIELDS, "")
             if data["schema_version"] != SCHEMA_VERSION:
                 raise KeyError(f"schema_version {SCHEMA_VERSION}")
             later = {"tower": "", "runtime": "torch"}  # what tables of earlier releases do not have
             fields = {each.name: (later | data)[each.name] for each in dataclasses.fields(Setting)}
             if isinstance(fields["img_size"], list):
+                typed(data, {"img_size": [COUNT]}, "")
                 fields["img_size"] = tuple(fields["img_size"])
-            block = FAMILIES[fields["family"]].block
+            block = FAMILIES.find(fields["family"]).block
             entries = {
                 Part(row["stage"], tuple(row["embed_dims"]), block(**row["genes"]) if "genes" in row else None):
                 float(row["ms"]) for row in data["entries"]
             }  # fmt: skip
             correction = Correction(**data["correction"]) if "correction" in data else None
-            return cls(Setting(**fields), entries, correction)
-        except (TypeError, KeyError, ValueError, AttributeError) as error:
+            table = cls(Setting(**fields), entries, correction, others=float(data.get("others", 0.0)))
+            if "reference" in data:
+                table.reference = Reference(Arch.from_dict(data["reference"]["arch"]), float(data["reference"]["ms"]))
+                table._check_kind(table.reference.arch)
+                if not table.reference.ms:
+                    raise ValueError("a network of 0 ms")
+            return table
+        except (TypeError, KeyError, ValueError) as error:
             raise ValueError(
                 f"The latency table is not in the form that LatencyTable.save writes ({error}); measure it again."
             ) from None
@@ -363,7 +449,11 @@ class LatencyTable:
     def load(cls, path: str | Path, *, space: Space | None = None, **expected: Any) -> LatencyTable:
         """Read a table; refuse it if it lacks entries of `space` or its setting is not the one expected."""
         path = Path(path).expanduser()
-        table = cls.from_dict(read_json(path))
+        content = read_json(path, {})
+        try:
+            table = cls.from_dict(content)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
         for key, value in expected.items():
             found = getattr(table.setting, key)
             if found != value:
@@ -397,7 +487,8 @@ class _Measurement:
         rounds = min(ROUNDS, self.repeats)
         shown = covering_archs(self.space, self.missing)
         self.networks, self.passes = len(shown), math.ceil(self.repeats / rounds)
-        self.whole = whole_archs(self.space, self.table.setting.img_size)
+        known = [] if self.table.reference is None else [self.table.reference.arch]
+        self.whole = list(dict.fromkeys([*known, *whole_archs(self.space, self.table.setting.img_size)]))
         every, spans = [arch for _ in range(rounds) for arch in shown], SWEEPS - 1
         ends = [len(every) * i // spans for i in range(SWEEPS)]
         self.steps: list[Arch | None] = [None]  # None: the whole networks
@@ -443,11 +534,10 @@ class _Measurement:
 
     def _sweep(self) -> list[float]:
         """Each whole network in its runtime, in turns."""
-        setting, images = self.table.setting, self.table._images()
+        setting = self.table.setting
         with threads_set(setting.threads):
             if not self.runners:
-                models = [self.table._build(arch) for arch in self.whole]
-                self.runners += [runner(model, images, setting.runtime, setting.threads) for model in models]
+                self.runners += [self.table._runner(self.table._build(arch)) for arch in self.whole]
             return timed_in_turns(self.runners, self.repeats, setting.device, setting.threads)
 
 

@@ -1,20 +1,24 @@
 """How long whole networks take, in the runtime that people deploy them with: PyTorch as it is, compiled, or ONNX; and
 how fast this machine trains and scores them.
 
-Networks are timed in turns, so that a slow second of the machine falls on all of them, and of many passes the lowest
-tenth counts: what disturbs a pass only ever makes it slower. On one thread of a CPU the clock is the processor time of
-that thread, which stands still while other programs have the processor.
+Networks are timed in turns, so that a slow second of the machine falls on all of them, and of many passes the fastest
+counts: what disturbs a pass only ever makes it slower. On one thread of a CPU the clock is the processor time of that
+thread, which stands still while other programs have the processor. But they slow it down from where they are, too: who
+has the other half of a core, or the caches, took 1.1 to 1.9 times the processor time from the same network, for parts
+of a second on an idle virtual machine, and for as long as a program ran beside it (docs/search.md).
 """
 
 from __future__ import annotations
 
+import math
+import os
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -33,11 +37,11 @@ MOST = 20  # times as often
 def check_runtime(runtime: str, device: torch.device | str) -> None:
     """Refuse what cannot be measured here, before anything is."""
     if runtime == "onnx":
+        if torch.device(device).type != "cpu":  # before anybody installs packages for it
+            raise ValueError("Latencies of runtime 'onnx' are those of a CPU; set device=cpu, or take 'torch'.")
         from s3zoo.models.as_onnx import check_onnx_packages
 
         check_onnx_packages()
-        if torch.device(device).type != "cpu":
-            raise ValueError("Latencies of runtime 'onnx' are those of a CPU; set device=cpu, or take 'torch'.")
 
 
 def clock(device: torch.device | str, threads: int) -> Callable[[], float]:
@@ -45,9 +49,27 @@ def clock(device: torch.device | str, threads: int) -> Callable[[], float]:
     return time.thread_time if torch.device(device).type == "cpu" and threads == 1 else time.perf_counter
 
 
-def typical(values: Sequence[float]) -> float:
-    """The value below which a tenth of them lies, to six digits."""
-    return float(f"{np.quantile(values, 0.1):.6g}")
+def watch_others() -> Callable[[], float]:
+    """From now on: a call gives the share of this machine's processors that other programs had meanwhile, or the
+    hypervisor took; 0 where the system does not tell."""
+
+    def worked() -> tuple[float, float, float]:
+        try:
+            fields = Path("/proc/stat").read_text(encoding="utf-8").split("\n", 1)[0].split()[1:9]
+        except OSError:
+            return 0.0, 0.0, 1.0
+        user, nice, system, idle, waiting, *others = map(float, fields)
+        busy = user + nice + system + sum(others)
+        ticks = os.sysconf("SC_CLK_TCK")
+        return busy / ticks, time.process_time(), (busy + idle + waiting) / ticks
+
+    begun = worked()
+
+    def share() -> float:
+        busy, own, total = (b - a for a, b in zip(begun, worked(), strict=True))
+        return max(0.0, busy - own) / total if total > 0 else 0.0
+
+    return share
 
 
 @contextmanager
@@ -63,11 +85,13 @@ def threads_set(threads: int) -> Iterator[None]:
 
 
 def timed_in_turns(
-    runs: Sequence[Callable[[], Any]], passes: int, device: torch.device | str, threads: int
-) -> list[float]:
-    """The typical milliseconds of each call, after one that warms up."""
+    runs: Sequence[Callable[[], Any]], passes: int, device: torch.device | str, threads: int,
+    seconds: float | None = None,
+) -> list[float]:  # fmt: skip
+    """The least milliseconds of each call, to six digits, after one that warms up."""
     device, now = torch.device(device), clock(device, threads)
-    times: list[list[float]] = [[] for _ in runs]
+    enough = 1e3 * (SECONDS if seconds is None else seconds)
+    least = [math.inf] * len(runs)
 
     def one(run: Callable[[], Any]) -> float:
         if device.type == "cuda":
@@ -83,13 +107,15 @@ def timed_in_turns(
 
     for run in runs:
         one(run)
-    spent = 0.0
-    while len(times[0]) < passes or (spent < 1e3 * SECONDS and len(times[0]) < MOST * passes):
-        for run, own in zip(runs, times, strict=True):
+    done, spent = 0, 0.0
+    while done < passes or (spent < enough and done < MOST * passes):
+        for i, run in enumerate(runs):
             run()  # whoever deploys a network runs it again and again: what others leave in the caches must not count
-            own.append(one(run))
-            spent += own[-1]
-    return [typical(own) for own in times]
+            took = one(run)
+            least[i] = min(least[i], took)
+            spent += took
+        done += 1
+    return [float(f"{ms:.6g}") for ms in least]
 
 
 def runner(model: Any, images: Tensor, runtime: str, threads: int) -> Callable[[], Any]:

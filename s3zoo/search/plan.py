@@ -10,8 +10,9 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +21,8 @@ import numpy as np
 import torch
 
 from s3zoo.arch import Arch
-from s3zoo.drawing import duration, quantity
+from s3zoo.checks import typed
+from s3zoo.drawing import RUNTIMES, duration, quantity, told_others
 from s3zoo.files import Records
 from s3zoo.models import MODELS
 from s3zoo.search import stock
@@ -30,7 +32,14 @@ from s3zoo.search.budget import Budget, Limit, Pricer, extents
 from s3zoo.search.config import ArchSearch, Controls, Final, SearchRun
 from s3zoo.search.course import Course
 from s3zoo.search.forecast import STEP, Macs, forecast, typical_macs
-from s3zoo.search.latency_runtime import measured_speed, runner, threads_set, timed_in_turns
+from s3zoo.search.latency_runtime import (
+    check_runtime,
+    measured_speed,
+    runner,
+    threads_set,
+    timed_in_turns,
+    watch_others,
+)
 from s3zoo.search.space_search import SpaceSearch
 from s3zoo.search.start import SHARE, check_family, known_starts, read_start
 from s3zoo.space import Dim, Space
@@ -51,6 +60,7 @@ OVERHEAD = 1.4  # of a training step: optimizer, reading and augmenting images
 EPOCHS, STEPS = 15, 800  # of the supernet and of a network at least, where the hours allow it
 NEARLY = 0.75  # where they do not: of the epochs that the narrowest space gets, for a wider one
 FEW = 10_000  # training images: with fewer, weights that are there are worth more than a space made for the images
+GLANCE = 0.1  # seconds for the latency of a network: the run itself measures better
 CALIBRATION = 128  # images for the batch norms of a network that is scored
 
 
@@ -71,7 +81,7 @@ class Plan:
     def told(self) -> str:
         width = max(len(reason.what) for reason in self.reasons)
         lines = [f"{each.what:<{width}}  {each.value}  ({each.why})" for each in self.reasons]
-        lines += ["", "expected time, if nothing else runs on this machine:"]
+        lines += ["", "expected time, if this machine stays as busy as it is now:"]
         wide = max(len(name) for name, _ in self.phases)
         lines += [f"  {name:<{wide}}  {seconds / 60:6.1f} minutes" for name, seconds in self.phases]
         total = sum(seconds for _, seconds in self.phases)
@@ -80,16 +90,18 @@ class Plan:
 
 def make_plan(
     root: str, budgets: tuple[str, ...] = (), hours: float = 1.0, *, controls: bool = True, runtime: str = "torch",
-    start: str | None = None, around: str | None = None,
+    start: str | None = None, around: str | None = None, settings: Sequence[str] = (),
 ) -> Plan:  # fmt: skip
     """Everything about a search on these images, on this machine, in so many hours.
 
     `start` is where the supernet begins; "" is from random weights, and None lets the plan decide. `around` is a
-    network whose dimensions the space has.
+    network whose dimensions the space has. `settings` (KEY=VALUE) change what was decided.
     """
     if not 0 < hours < math.inf:
         raise ValueError(f"--hours is {hours}, but must be above 0.")
     limits = [Budget.parse(text) for text in budgets]
+    if any("latency" in budget.limits for budget in limits):
+        check_runtime(runtime, "cpu")
     data, reasons = look(root)
     images = len(open_split(data, data.train_split)) - data.holdout
     draft = _draft(root, data, budgets, hours, controls, runtime, images)
@@ -98,7 +110,7 @@ def make_plan(
         fit = find.first(_around(draft, around, start or "", find), 1, f"around {around}", must=True)
     elif start:
         found = read_start(start)
-        runs = _from_start(draft, start, found.space, found.side)
+        runs = _from_start(draft, start, found.space, found.side, found.rate)
         fit = find.first(runs, 1, f"what {found.name} holds", must=True)
         reasons.append(Reason("weights", f"the supernet begins with those of {found.name}", "as asked for"))
     else:
@@ -107,7 +119,7 @@ def make_plan(
             _made(draft), 2, "family glit, one head of four attends, the others convolve", must=True
         )
     assert fit is not None
-    run, speeds = fit.run, fit.speeds
+    run, speeds = overridden(fit.run, settings), fit.speeds
     search, final = run.arch_search, run.final.train
     seconds, begun = hours * 3600, "from the supernet's weights" if run.start else "from scratch"
     reasons += [
@@ -117,13 +129,23 @@ def make_plan(
         ),
         Reason(
             "search", f"population {search.population}, {search.generations} generations, racing",
-            f"{SEARCH:.0%} of the time, without what racing saves",
+            f"{SEARCH:.0%} of the time, less what racing saves: networks that fall behind are dropped early",
         ),
         Reason(
             "final training", f"{final.epochs} epochs {begun}", f"{FINAL:.0%} of the time for the winner"
             + (f" and {len(run.controls)} networks beside it" if run.controls else ""),
         ),
     ]  # fmt: skip
+    if any("latency" in budget.limits for budget in limits):
+        reasons.append(
+            Reason(
+                "latency",
+                f"of one image on one thread in {RUNTIMES[search.latency_runtime]}",
+                "what the budget limits; the winner is timed as a whole",
+            )
+        )
+    if settings:
+        reasons.append(Reason("set", ", ".join(settings), "as asked for, whatever reasons are given above"))
     phases = [("measuring, reading", 0.05 * seconds)]
     phases += [
         (phase.name, phase.seconds(*speeds) * (OVERHEAD if phase.training else 1))
@@ -170,8 +192,8 @@ def look(root: str) -> tuple[Data, list[Reason]]:
     kind = "grey" if grey else "coloured"
     return data, [
         Reason(
-            "data", f"{len(split):,} training images of {len(counts)} classes ({counts.min()} to {counts.max()} each)",
-            f"{kind}, shorter side {min(sides)} to {max(sides)} pixels in a sample of {len(pictures)}",
+            "data", f"{len(split):,} training images of {len(counts)} classes ({_range(counts.tolist())} each)",
+            f"{kind}, shorter side {_range(sides)} pixels in a sample of {len(pictures)}",
         ),
         Reason(
             "test images", f"{place}/test" if splits else f"{TEST_SHARE:.0%} of every class, drawn by a seed",
@@ -179,6 +201,10 @@ def look(root: str) -> tuple[Data, list[Reason]]:
         ),
         Reason("held out", f"{holdout:,} images", "of the training images, to compare networks on"),
     ]  # fmt: skip
+
+
+def _range(values: Collection[int]) -> str:
+    return " to ".join(f"{value:,}" for value in sorted({min(values), max(values)}))
 
 
 def at_size(data: Data, size: int) -> Data:
@@ -246,19 +272,23 @@ def _made(draft: SearchRun) -> Iterator[SearchRun]:
             yield dataclasses.replace(draft, data=at_size(draft.data, size), space=space_of(size, width))
 
 
-def _from_start(draft: SearchRun, place: str, space: Space, side: int) -> Iterator[SearchRun]:
+def _from_start(
+    draft: SearchRun, place: str, space: Space, side: int, rate: float | None = None
+) -> Iterator[SearchRun]:
     """The space of these weights, for images as large as they know, then for smaller ones.
 
     Images are enlarged to that, as is usual; the last stage keeps a map of two patches a side.
     """
     smallest = 2 * space.patch_size * 2 ** (space.num_stages - 1)
     for size in [side, *(size for size in reversed(SIZES) if smallest <= size < side)]:
-        yield _begun(dataclasses.replace(draft, data=at_size(draft.data, size), space=space), place)
+        yield _begun(dataclasses.replace(draft, data=at_size(draft.data, size), space=space), place, rate)
 
 
-def _begun(run: SearchRun, place: str) -> SearchRun:
-    """All that is the supernet's goes on with its weights, at a lower rate."""
-    supernet = dataclasses.replace(run.supernet, lr=run.supernet.lr / 4)
+def _begun(run: SearchRun, place: str, rate: float | None) -> SearchRun:
+    """All that is the supernet's goes on with its weights, at the rate of the search that they come from: a quarter of
+    it took away what the start was worth (docs/results.md). Networks that learned for long go on at a lower one."""
+    lr = run.supernet.lr
+    supernet = dataclasses.replace(run.supernet, lr=lr / 4 if rate is None else min(lr, rate))
     final = dataclasses.replace(run.final, mode="finetune", train=dataclasses.replace(run.final.train, lr=supernet.lr))
     return dataclasses.replace(run, start=place, supernet=supernet, final=final)
 
@@ -283,8 +313,9 @@ def _around(draft: SearchRun, name: str, start: str, find: _Fitting) -> Iterator
         run, name=draft.name, arch_search=search, controls=controls, space_search=draft.space_search
     )
     if start:
-        check_family(read_start(start), run.space)
-        run = _begun(run, start)
+        found = read_start(start)
+        check_family(found, run.space)
+        run = _begun(run, start, found.rate)
         find.reasons.append(Reason("weights", f"the supernet begins with those of {start}", "as asked for"))
     yield run
 
@@ -300,26 +331,32 @@ class _Fit(NamedTuple):
         return min(self.run.supernet.epochs, self.run.final.train.epochs)
 
 
+class _Speed(NamedTuple):
+    threads: int
+    macs: tuple[float, float]  # a second, in training and in scoring
+    why: str
+
+
 class _Fitting:
     """Looks for what the budgets and the hours allow."""
 
     def __init__(self, limits: list[Budget], images: int, reasons: list[Reason]) -> None:
         self.limits, self.images, self.reasons = limits, images, reasons
-        self._speeds: dict[tuple[str, int], tuple[int, tuple[float, float]]] = {}
-        self._lists: dict[int, dict[str, stock.Costs]] = {}  # of timm's networks, by the size of images
+        self.tried: list[_Fit] = []  # of the last kind that was looked for: what the budgets allow
+        self._speeds: dict[tuple[str, int], _Speed] = {}
 
     def first(self, runs: Iterable[SearchRun], share: int, what: str, *, must: bool) -> _Fit | None:
         """The first of these that has networks at this share of the budgets and trains long enough; if one `must` be
         found, else the first that trains nearly as long as any of them can."""
         found: _Fit | None = None
         seen: SearchRun | None = None
-        others: list[_Fit] = []
+        self.tried = others = []
         wished = 0  # pixels
         for run in runs:
             seen, wished = run, wished or run.data.img_size
             if not self._within(run, share):
                 continue
-            threads, speeds = self._speed(run)
+            threads, speeds, _ = self._speed(run)
             macs = self._macs(run)
             trial = _timed(dataclasses.replace(run, threads=threads), self.images, speeds, macs)
             least = max(EPOCHS, STEPS * run.supernet.batch_size / self.images) / (SHARE if run.start else 1)
@@ -342,23 +379,25 @@ class _Fitting:
         if found is None:
             return None
         run, speeds, _ = found
+        why = self._speed(run).why
         ends = extents(run.space, Pricer(**run.priced))
         size = run.data.img_size
         self.reasons += [
             Reason(
                 "image size", f"{size} x {size}",
-                "as large as suits" if size == wished else "larger ones would take too long",
+                ("as those that the weights know" if run.start else "next to the images' own")
+                if size == wished else "larger ones would take too long",
             ),
             Reason(
                 "space",
                 f"{run.space.name}: {run.space.size():.2g} networks,"
                 f" {' to '.join(map(quantity, ends['params']))} parameters,"
                 f" {' to '.join(map(quantity, ends['macs']))} MACs",
-                what if enough else f"{what}; no such space trains as long as it should in the time",
+                what if enough else f"{what}; every such space should train longer, so more hours help",
             ),
             Reason(
                 "threads", f"{run.threads}",
-                f"{speeds[0] / 1e9:.1f} GMAC/s in training, {speeds[1] / 1e9:.1f} in scoring",
+                f"{why}; {speeds[0] / 1e9:.1f} GMAC/s in training, {speeds[1] / 1e9:.1f} in scoring",
             ),
         ]  # fmt: skip
         return found
@@ -375,7 +414,7 @@ class _Fitting:
             space = space_around(arch, f"around_{name.partition('.')[0]}")
             fit = self.first(_from_start(draft, name, space, side), 1, f"around {name}", must=False)
             if fit is None:
-                why = f"the space around {name} is beyond the budget or the hours"
+                why = f"the space around {name} is beyond the {'hours' if self.tried else 'budget'}"
                 continue
             try:
                 read_start(name)
@@ -398,10 +437,7 @@ class _Fitting:
         return costs
 
     def _macs(self, run: SearchRun) -> Macs:
-        size = run.data.img_size
-        if run.controls.stock and size not in self._lists:
-            self._lists[size] = price_lists(run)
-        return macs_beside(run, self._lists.get(size, {}))
+        return macs_beside(run, price_lists(run) if run.controls.stock else {})
 
     def _within(self, run: SearchRun, share: int) -> bool:
         """Whether the smallest network has at most this part of what each budget allows, and the largest enough."""
@@ -412,26 +448,38 @@ class _Fitting:
         enough = all(largest[metric] >= limit.low for metric, limit in every if metric != "latency")
         return enough and all(costs[metric] <= limit.high / share for metric, limit in every)
 
-    def _speed(self, run: SearchRun) -> tuple[int, tuple[float, float]]:
+    def _speed(self, run: SearchRun) -> _Speed:
         """How many threads are fastest, and how fast they are; networks of the same kind and image size are alike."""
         key = run.space.family, run.data.img_size
         if key not in self._speeds:
-            cores = os.cpu_count() or 1
-            found = 1, measured_speed(run, 1.5, clock=time.perf_counter)
-            if os.getloadavg()[0] < cores - 1:  # threads that wait for each other are slow beside other programs
+            cores, watched = os.cpu_count() or 1, watch_others()
+            alone = measured_speed(run, 1.5, clock=time.perf_counter)
+            others = watched()
+            found = _Speed(1, alone, told_others(others) if cores > 1 else "there is one core")
+            if cores * (1 - others) > 1.5:  # threads that wait for each other are slow beside other programs
                 shared = measured_speed(run, 1.5, threads=cores, clock=time.perf_counter)
-                found = (cores, shared) if shared[0] > 1.1 * found[1][0] else found
+                faster = shared[0] > 1.1 * alone[0]
+                found = _Speed(cores, shared, "faster than one") if faster else _Speed(1, alone, "more are no faster")
             self._speeds[key] = found
         return self._speeds[key]
+
+
+_TIMED: dict[tuple[Any, ...], float] = {}  # networks of timm: a plan and the run that follows it ask for the same
 
 
 def price_lists(run: SearchRun) -> dict[str, stock.Costs]:
     """What the networks of timm cost that may stand beside a winner."""
     budgets = [Budget.parse(text).limits for text in run.arch_search.budgets]
     limit = max((limits["latency"].high for limits in budgets if "latency" in limits), default=0.0)
-    latency = (lambda model: _latency(run, model)) if limit else None
+
+    def latency(name: str) -> float:
+        key = name, str(run.shape), run.arch_search.latency_batch, run.arch_search.latency_runtime
+        if key not in _TIMED:
+            _TIMED[key] = _latency(run, stock.build(name, run.shape))
+        return _TIMED[key]
+
     with torch.random.fork_rng(devices=[]):
-        return {kind: stock.price_list(kind, run.shape, latency, limit) for kind in stock.LISTS}
+        return {kind: stock.price_list(kind, run.shape, latency if limit else None, limit) for kind in stock.LISTS}
 
 
 def macs_beside(run: SearchRun, lists: dict[str, stock.Costs]) -> Macs:
@@ -450,11 +498,12 @@ def macs_beside(run: SearchRun, lists: dict[str, stock.Costs]) -> Macs:
 
 
 def _latency(run: SearchRun, model: Any) -> float:
-    """Milliseconds on one thread."""
-    size = run.data.img_size
+    """Milliseconds on one thread, in the run's runtime; compiling so many networks would take too long."""
+    size, runtime = run.data.img_size, run.arch_search.latency_runtime
     with threads_set(1):
         images = torch.randn(run.arch_search.latency_batch, run.data.in_chans, size, size)
-        return timed_in_turns([runner(model, images, "torch", 1)], 5, "cpu", 1)[0]
+        run_once = runner(model, images, "torch" if runtime == "compile" else runtime, 1)
+        return timed_in_turns([run_once], 5, "cpu", 1, GLANCE)[0]
 
 
 def _timed(run: SearchRun, images: int, speeds: tuple[float, float], macs: Macs) -> SearchRun:
@@ -492,6 +541,18 @@ def check_images(run: SearchRun, say: Any) -> None:
 # The hours
 
 
+SHORTENED = ("supernet.epochs", "arch_search.generations", "final.train.epochs")
+
+
+def check_hours(row: dict[str, Any]) -> None:
+    """What a phase was shortened to, and nothing else, can come from the folder of a run."""
+    typed(row, {"phase": str, "left": float, "needed": float, "set": [str]}, "")
+    for setting in row["set"]:
+        key, _, value = setting.partition("=")
+        if key not in SHORTENED or not re.fullmatch(r"\d{1,6}", value):
+            raise ValueError(f"it sets {setting[:60]!r}, which no phase is shortened to")
+
+
 class Pace:
     """Keeps to the hours of a run. What a phase is shortened to is recorded in `hours.jsonl` before it begins, so that
     a resumed run does the same."""
@@ -503,7 +564,8 @@ class Pace:
         self._begun, self._before = time.monotonic(), sum(course.seconds.values())
         self._kept = None
         if run.hours:
-            self._kept = ranks.rank0_first(lambda: Records(folder / "hours.jsonl", write=ranks.first, run=name))
+            options: Any = {"check": check_hours, "write": ranks.first, "run": name}
+            self._kept = ranks.rank0_first(lambda: Records(folder / "hours.jsonl", **options))
 
     def at(self, phase: str) -> SearchRun:
         """The config as it is from this phase on, for example "space0: search"."""

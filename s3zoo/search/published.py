@@ -10,17 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from s3zoo.files import Records, read_json
+from s3zoo.files import Records
 from s3zoo.models import autoformer
+from s3zoo.models.folder import check_finite
 from s3zoo.models.loading import grid_side
 from s3zoo.models.official import read_checkpoint
 from s3zoo.search.budget import Budget
 from s3zoo.search.config import SearchRun
+from s3zoo.search.records import check_scored, numbered, read_space
 from s3zoo.search.space_search import SpaceSearch
 from s3zoo.space import Space
 from s3zoo.supernet import Supernet
 from s3zoo.training import checkpoint
-from s3zoo.training.config import from_dict
 
 
 def official_autoformer_supernet(
@@ -77,12 +78,16 @@ class FinishedRun:
                 f"{str(folder)!r} is not the folder of a finished search (it has no result.json); let it end first."
             )
         self.folder = folder
-        stored = read_json(folder / "run.json", {"config": dict, "data": str})
-        self.config, self.data = from_dict(SearchRun, stored["config"]), stored["data"]
-        searched = [place for place in folder.glob("space*") if (place / "search-0" / "winner.json").exists()]
-        self.place = max(searched, key=lambda place: int(place.name.removeprefix("space")))
-        self.space = Space.from_dict(read_json(self.place / "space.json"))
-        steps = sorted(self.place.glob("supernet/step-*"))
+        config, about = SearchRun.read(folder / "run.json")
+        # What it began from is in its weights, and a folder does not say where something is written.
+        self.config = dataclasses.replace(config, start="", tower=dataclasses.replace(config.tower, cache_dir=""))
+        self.data = about.get("data", "")
+        searched = [place for _, place in numbered(folder, "space") if (place / "search-0" / "winner.json").exists()]
+        if not searched:
+            raise ValueError(f"{str(folder)!r} has a result but no space that was searched; give another folder.")
+        self.place = searched[-1]
+        self.space = read_space(self.place / "space.json")
+        steps = checkpoint.steps(self.place / "supernet")
         if not steps:
             raise ValueError(
                 f"{str(folder)!r} has no supernet of its own: it was given one, or its checkpoints were removed."
@@ -90,22 +95,26 @@ class FinishedRun:
         self.weights = steps[-1] / "tensors.safetensors"
 
     def supernet(self, device: torch.device, model_args: Mapping[str, Any] | None = None) -> Supernet:
-        found = checkpoint.load(self.place / "supernet")
-        assert found is not None  # it is the folder of a step
+        said: list[str] = []
+        found = checkpoint.load(self.place / "supernet", said.append)
+        if found is None:
+            raise ValueError(f"The supernet of {str(self.folder)!r} cannot be used: {' '.join(said)}")
         train = self.config.supernet
         supernet = Supernet(
             self.space, sharing=train.sharing, drop_path_rate=train.drop_path, device=device, **self.config.shape,
             model_args=dict(model_args or {}),
         )  # fmt: skip
         kind = "average." if train.ema else "weight."  # what the run used, too
-        supernet.load_state_dict({key.removeprefix(kind): t for key, t in found[0].items() if key.startswith(kind)})
+        weights = {key.removeprefix(kind): t for key, t in found[0].items() if key.startswith(kind)}
+        check_finite(weights, f"The supernet of {str(self.folder)!r}")
+        supernet.load_state_dict(weights)
         return supernet
 
     def scored(self) -> list[dict[str, Any]]:
         """Architectures of the space with their accuracies and costs, each once; estimates of races are left out."""
         found: dict[str, dict[str, Any]] = {}
         for name in ("evaluated", "random", "random_search", "scores"):
-            for row in Records(self.place / f"{name}.jsonl", write=False).rows:
+            for row in Records(self.place / f"{name}.jsonl", check=check_scored, write=False).rows:
                 if "arch" in row and row.get("full", True):
                     found.setdefault(str(row["arch"]), row)
         return list(found.values())

@@ -196,9 +196,15 @@ def packed(right: np.ndarray) -> str:
 
 
 def unpacked(text: str, count: int) -> np.ndarray:
-    bits = np.frombuffer(base64.b85decode(text), np.uint8)
+    try:
+        bits = np.frombuffer(base64.b85decode(text), np.uint8)
+    except ValueError:
+        raise ValueError("The recorded answers of a network are not what s3zoo writes; give another --out.") from None
     if len(bits) != -(-count // 8):
-        raise ValueError(f"The recorded answers are of {8 * len(bits)} images, but there are {count}.")
+        raise ValueError(
+            f"The recorded answers of a network are of {8 * len(bits)} images, but there are {count}; give another"
+            " --out."
+        )
     return np.unpackbits(bits, count=count).astype(bool)
 
 

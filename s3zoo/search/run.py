@@ -35,15 +35,14 @@ from s3zoo.files import Records, read_json, write_json
 from s3zoo.search import glit, s3
 from s3zoo.search.budget import Budget, Pricer, check_feasible, extents
 from s3zoo.search.config import SearchRun
+from s3zoo.search.context import Context, Finished, Found, count_correct
 from s3zoo.search.course import Course
+from s3zoo.search.finish import audit_ranking
 from s3zoo.search.forecast import typical_macs
 from s3zoo.search.latency import LatencyTable, this_device
+from s3zoo.search.moves import within_limit
 from s3zoo.search.phases import (
-    Context,
-    Finished,
-    Found,
-    audit_ranking,
-    count_correct,
+    check_beginning,
     decide_move,
     measure_latencies,
     measure_winner,
@@ -55,9 +54,9 @@ from s3zoo.search.phases import (
     some_feasible,
     space_row,
     train_supernet,
-    within_limit,
 )
 from s3zoo.search.plan import Pace
+from s3zoo.search.records import read_result, read_space
 from s3zoo.search.space_search import Decision, backtrack
 from s3zoo.space import Space, glit_split
 from s3zoo.supernet import Supernet
@@ -79,7 +78,7 @@ def search(
     path = folder / "result.json"
     if path.exists():
         log.say(f"This run is finished; its result is in {path}")
-        return read_json(path, {"name": str, "seed": int, "winners": list})
+        return read_result(path)
     if run.hierarchy == "glit":
         found, visited = glit.search_hierarchy(context)
     else:
@@ -115,6 +114,8 @@ def prepare(run: SearchRun, folder: Path, ranks: Ranks, log: Log, stop: Stop, ch
     )
     pace = Pace(run, folder, course, data.train_size, ranks, log, name)
     context = Context(run, folder, ranks, log, stop, data, tower, budgets, sizes, latency, pricer, name, course, pace)
+    if not (folder / "run.json").exists():
+        check_beginning(context)
     measure_latencies(context, run.space)
     _check_feasible(context)
     claim_folder(folder, run, ranks, command=command("search", run), **identity)
@@ -206,7 +207,7 @@ def search_spaces(context: Context) -> tuple[list[Found], list[dict[str, Any]]]:
     """
     config, folder = context.run.space_search, context.folder
     iterations = config.iterations if config.method != "none" else 0
-    decisions = context.records(folder / "space_search.jsonl")
+    decisions = context.records(folder / "space_search.jsonl", lambda row: Decision.from_dict(row.get("decision")))
     supernets: list[Supernet] = []
     visited: list[dict[str, Any]] = []
     space: Space | None = first_space(context)
@@ -272,7 +273,7 @@ def conclude(context: Context, found: list[Found], visited: list[dict[str, Any]]
         for index, each in enumerate(found):
             context.course.part(index, len(found))
             best, path = each.networks[0], context.folder / f"test-{index}.json"
-            tests.append(count_correct(context, path, best.model, lambda first: context.data.test_batches(first=first)))
+            tests.append(count_correct(context, path, best.model, context.data.test_batches))
             timed.append(measure_winner(context, index, best.arch))
     for index, ((budget, (best, *_), beside), test, promise) in enumerate(zip(found, tests, timed, strict=True)):
         folder = context.folder / ("model" if len(found) == 1 else f"model-{index}")
@@ -305,7 +306,7 @@ def conclude(context: Context, found: list[Found], visited: list[dict[str, Any]]
 
 def _control_row(context: Context, name: str, network: Finished, budget: Budget, index: int) -> dict[str, Any]:
     path = context.folder / f"test-{index}-{name}.json"
-    test = count_correct(context, path, network.model, lambda first: context.data.test_batches(first=first))
+    test = count_correct(context, path, network.model, context.data.test_batches)
     return {"control": name, "budget": str(budget), "test": test, **network.row(context)}
 
 
@@ -358,7 +359,7 @@ def _trajectory(folder: Path, visited: list[dict[str, Any]]) -> list[dict[str, A
     """The visited spaces: sizes, ranges, and the choices where there are several."""
     rows = []
     for row in visited:
-        space = Space.from_dict(read_json(folder / f"space{row['index']}" / "space.json"))
+        space = read_space(folder / f"space{row['index']}" / "space.json")
         choices = {dim.name: list(dim.choices) for dim in space.dims if len(dim.choices) > 1}
         rows.append({key: value for key, value in row.items() if key != "best"} | {"choices": choices})
     return rows

@@ -27,13 +27,9 @@ EVEN_TRIES, TRIES = 8, 200  # draws for one sample: with shares kept even in all
 DIGITS = 9  # slopes that differ by less are equal: floor() must not turn the noise of a sum into a step
 
 
-def _itself(arch: Arch) -> Hashable:
-    return arch
-
-
 def samples(
     space: Space, n: int, rng: random.Random, feasible: Callable[[Arch], bool],
-    identity: Callable[[Arch], Hashable] = _itself,
+    identity: Callable[[Arch], Hashable] = lambda arch: arch,
 ) -> list[Arch]:  # fmt: skip
     """Up to `n` feasible architectures, different by `identity`, with every choice's share as even as feasibility lets.
 

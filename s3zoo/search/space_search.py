@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from s3zoo.checks import Count, Positive, Range, check
+from s3zoo.checks import Count, Fields, Positive, Range, check, typed
 from s3zoo.search.budget import Budget, Limit
 from s3zoo.space import Dim, Space
 
@@ -84,6 +84,20 @@ class SpaceSearch:
         return self.lower <= cost <= self.upper
 
 
+_NUMBER, _CHOICES = float | None, [float | str]
+_FIELDS: Fields = {
+    "moved": bool, "reason": str, "space": dict, "method": str,
+    "dims": [
+        {"name": str, "before": _CHOICES, "after": _CHOICES, "note?": str}
+        | dict.fromkeys(("slope?", "slope_error?", "z?", "z_error?"), _NUMBER)
+    ],
+    "options?": {"tau?": _NUMBER, "rounding?": str, "slope_unit?": str},
+    "quality?": dict.fromkeys(("mean?", "top?", "et?"), _NUMBER),
+    "cosine?": _NUMBER, "legal?": int, "neighbours?": int, "moving?": [str],
+    "best?": [{"cosine": float, "largest": float, "direction": [int]}],
+}  # fmt: skip
+_S4_FIELDS: Fields = {"options": {"slope_unit": str}}
+_S3_FIELDS: Fields = {"options": {"slope_unit": str, "tau": float, "rounding": str}}
 _OWN_KEYS = ("moved", "reason", "space")
 _OLD_KEYS = {"gamma": "direction", "tau": "step"}  # of records that were written before these names
 
@@ -108,6 +122,15 @@ class Decision:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Decision:
+        typed(data, _FIELDS, "")
+        for row in data["dims"]:
+            if row.get("slope", row.get("z")) is not None:
+                typed(row, {"before": [float], "after": [float]}, "")
+                typed(data, _S3_FIELDS if "slope" in row else _S4_FIELDS, "")
+                if not (row["before"] and row["after"]):
+                    raise ValueError(f"its dimension {row['name']!r} has no choices")
+        if any(len(move["direction"]) != len(data.get("moving", ())) for move in data.get("best", ())):
+            raise ValueError("a direction in 'best' is not of the dimensions in 'moving'")
         record = {_OLD_KEYS.get(key, key): value for key, value in data.items() if key not in _OWN_KEYS}
         record["dims"] = [{_OLD_KEYS.get(key, key): value for key, value in row.items()} for row in record["dims"]]
         return cls(Space.from_dict(data["space"]), data["moved"], data["reason"], record)

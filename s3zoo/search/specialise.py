@@ -1,6 +1,7 @@
 """`s3zoo specialise SUPERNET`: a network of a trained supernet for a device or a size, without any training.
 
-Candidates are compared on images held out of the training split; the test images are opened once, for the winner.
+Candidates are compared on images held out of the training split; the test images are opened once for each
+winner.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import timm
 
+from s3zoo.files import check_writable
 from s3zoo.models.official import fetched
 from s3zoo.search.config import SearchRun
 from s3zoo.search.published import FinishedRun
@@ -36,6 +38,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting")
     parser.add_argument("--out", type=Path, help="folder of the run (default: runs/specialise_<supernet>)")
     args = parser.parse_args(argv)
+    if args.out is not None:
+        check_writable(args.out, "--out", folder=True)
     run = specialised(args.supernet, tuple(args.budget), args.config)
     run = overridden(run, args.set + ([f"data.root={args.data}"] if args.data else []))
     from s3zoo.search.run import search

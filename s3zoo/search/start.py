@@ -44,6 +44,7 @@ class Start:
     model: Any
     weights: Mapping[str, Tensor]
     own: Space | None = None  # of a supernet
+    rate: float | None = None  # of learning, of a finished search
 
     @property
     def space(self) -> Space:
@@ -83,7 +84,8 @@ def read_start(place: str) -> Start:
     if path.is_dir() and (path / "run.json").is_file() and (path / "result.json").is_file():
         run = FinishedRun(path)
         supernet = run.supernet(torch.device("cpu"))
-        return Start(path.resolve().name, supernet.extract(run.space.largest()), supernet.state_dict(), run.space)
+        largest, rate = supernet.extract(run.space.largest()), run.config.supernet.lr
+        return Start(path.resolve().name, largest, supernet.state_dict(), run.space, rate)
     if path.is_file() and path.name != WEIGHTS:
         weights = read_checkpoint(path)
         arch = autoformer.largest_arch(weights)

@@ -11,8 +11,10 @@ import timm
 import torch
 from torch import nn
 
-from s3zoo.compat import count_macs
+from s3zoo.checks import typed
+from s3zoo.compat import count_macs, refuse_empty_maps
 from s3zoo.search.budget import Budget
+from s3zoo.search.records import COSTS
 
 Costs = dict[str, dict[str, float]]  # by name
 
@@ -23,6 +25,14 @@ LISTS = {
         "convnext_atto", "resnet18", "resnet50",
     ),
 }  # fmt: skip
+
+
+def check_chosen(content: Any) -> None:
+    """What a run's folder says to have chosen: networks of the lists."""
+    typed(content, {"*": {"model": str, "within_budget": bool, "from_scratch?": bool, **COSTS}}, "")
+    for kind, row in content.items():
+        if row["model"] not in LISTS.get(kind, ()):
+            raise ValueError(f"its {kind!r} is {row['model'][:60]!r}, which is not in the list of these")
 
 
 def build(name: str, shape: Mapping[str, Any]) -> nn.Module:
@@ -39,6 +49,7 @@ def _sizes(name: str, img_size: int, in_chans: int, num_classes: int) -> dict[st
     with torch.device("meta"):
         model = build(name, {"img_size": img_size, "in_chans": in_chans, "num_classes": num_classes}).eval()
         model.requires_grad_(False)  # torch's counter fails where a parameter is an input (test_vit3)
+        refuse_empty_maps(model)
         try:
             macs, _ = count_macs(lambda: model(torch.zeros(1, in_chans, img_size, img_size)))
         except RuntimeError:  # a map has become smaller than a kernel
@@ -47,7 +58,7 @@ def _sizes(name: str, img_size: int, in_chans: int, num_classes: int) -> dict[st
 
 
 def price_list(
-    kind: str, shape: Mapping[str, Any], latency: Callable[[nn.Module], float] | None, limit: float = math.inf
+    kind: str, shape: Mapping[str, Any], latency: Callable[[str], float] | None, limit: float = math.inf
 ) -> Costs:
     """Parameters, MACs and, where it can be measured, latency of the networks of a list that take such images.
 
@@ -58,7 +69,7 @@ def price_list(
         return dict(known)
     timed: Costs = {}
     for name, costs in sorted(known, key=lambda each: each[1]["macs"]):
-        timed[name] = costs | {"latency": latency(build(name, shape))}
+        timed[name] = costs | {"latency": latency(name)}
         if timed[name]["latency"] > 2 * limit:
             break
     return timed

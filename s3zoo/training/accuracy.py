@@ -10,12 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from s3zoo.files import check_run, read_json, write_json
+from s3zoo.files import check_count, check_run, read_json, write_json
 from s3zoo.training.distributed import Ranks
 from s3zoo.training.loop import Stop
 from s3zoo.training.resumable import AUTOSAVE_SECONDS, Row, resumable
-
-STATE = {"batches": int, "right": int, "images": int, "whole": bool}
 
 
 @torch.no_grad()
@@ -52,7 +50,11 @@ def resumable_accuracy(
         pass
     if items and count.state["images"]:
         count.write(whole=True)
-    return _with_interval(count.state["right"], count.state["images"])
+    right, total = count.state["right"], count.state["images"]
+    if not total:
+        raise ValueError("None of the images can be read; mend them, and the same command goes on.")
+    low, high = wilson(right, total)
+    return {"top1": 100 * right / total, "low": 100 * low, "high": 100 * high, "images": total}
 
 
 class _Count:
@@ -61,7 +63,7 @@ class _Count:
     def __init__(self, path: Path, ranks: Ranks, run: str) -> None:
         self.path, self.ranks = path, ranks
         begun: dict[str, Any] = {"batches": 0, "right": 0, "images": 0, "whole": False} | ({"run": run} if run else {})
-        found = ranks.from_first(read_json(path, STATE) if ranks.first and path.exists() else begun)
+        found = ranks.from_first(read_json(path, check_count) if ranks.first and path.exists() else begun)
         check_run(found.get("run", ""), run, path)
         self.state = found if found["images"] else begun  # what could not be read may be mended by now
 
@@ -75,13 +77,6 @@ class _Count:
         self.state |= changes
         if self.ranks.first:
             write_json(self.path, self.state)
-
-
-def _with_interval(right: int, total: int) -> dict[str, float]:
-    if not total:
-        raise ValueError("None of the images can be read; mend them, and the same command goes on.")
-    low, high = wilson(right, total)
-    return {"top1": 100 * right / total, "low": 100 * low, "high": 100 * high, "images": total}
 
 
 def wilson(right: int, total: int, z: float = 1.96) -> tuple[float, float]:

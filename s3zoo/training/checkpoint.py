@@ -5,6 +5,7 @@ A checkpoint is a folder `step-00000123` with `tensors.safetensors` and `state.j
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -37,14 +38,14 @@ def save(folder: Path, step: int, tensors: Mapping[str, Tensor], state: Mapping[
     if final.exists():
         shutil.rmtree(final)
     move(temporary, final)
-    for old in _all(folder)[:-2]:
+    for old in steps(folder)[:-2]:
         shutil.rmtree(old, ignore_errors=True)
     return final
 
 
 def load(folder: Path, say: Callable[[str], None] = print) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
     """The newest checkpoint that is intact, or None; a damaged one is passed over and said so."""
-    for path in reversed(_all(folder)):
+    for path in reversed(steps(folder)):
         try:
             state = read_json(path / "state.json", {"step": int, "sha256": str})
             if sha256(path / "tensors.safetensors") != state["sha256"]:
@@ -56,5 +57,6 @@ def load(folder: Path, say: Callable[[str], None] = print) -> tuple[dict[str, Te
     return None
 
 
-def _all(folder: Path) -> list[Path]:
-    return sorted(folder.glob("step-*")) if folder.is_dir() else []
+def steps(folder: Path) -> list[Path]:
+    """The checkpoints in order; a copy by another name is none."""
+    return sorted(path for path in folder.glob("step-*") if re.fullmatch(r"step-\d{8,}", path.name))

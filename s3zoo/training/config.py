@@ -7,12 +7,27 @@ import contextlib
 import dataclasses
 import difflib
 import math
+import re
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypeVar
 
-from s3zoo.checks import Amount, BelowOne, Count, Range, Seed, Share, Threads, check, declared, typed
+from s3zoo.checks import (
+    Amount,
+    BelowOne,
+    Count,
+    Interpolation,
+    Range,
+    Seed,
+    Share,
+    Threads,
+    check,
+    declared,
+    show,
+    typed,
+)
+from s3zoo.files import shown
 from s3zoo.space import SPACES, Space
 from s3zoo.training.registry import load_config as load_config  # for configs of users
 
@@ -43,7 +58,7 @@ class Data:
     mean: Annotated[tuple[float, ...], Range(-(10**6), 10**6)] = (0.485, 0.456, 0.406)
     # Each channel is divided by it
     std: Annotated[tuple[float, ...], Range(0, 10**6, above=True)] = (0.229, 0.224, 0.225)
-    interpolation: str = "bicubic"  # with which images are resized
+    interpolation: Literal["", Interpolation] = "bicubic"  # with which images are resized
     crop_pct: Share = 0.875  # share of an image's side that is looked at in evaluation
     # Augmentation of training images (timm's names): the share of the area that a random crop takes
     scale: Annotated[tuple[float, float], Range(0, 100, above=True)] = (0.08, 1.0)
@@ -138,6 +153,8 @@ class Tower:
         check(self)
         if not self.name or not self.weights:
             raise ValueError("name and weights must not be empty; name a timm ViT and its weights.")
+        if not re.fullmatch(r"[\w.-]+", self.name):  # nothing that timm would open or fetch
+            raise ValueError(f"name is {show(self.name)}, but must be the name of a ViT in timm.")
 
 
 @dataclass(frozen=True)
@@ -155,6 +172,8 @@ class Run:
 
     def __post_init__(self) -> None:
         check(self)
+        if "/" in self.name or self.name in (".", "..") or shown(self.name) != self.name:
+            raise ValueError(f"name is {show(self.name)}, but must be a name for the run's folder, without '/'.")
 
 
 @dataclass(frozen=True)
@@ -318,19 +337,41 @@ def to_dict(config: Any) -> dict[str, Any]:
     return plain(config)
 
 
-def from_dict(kind: type[T], stored: Mapping[str, Any]) -> T:
+def from_dict(kind: type[T], stored: Any, where: str = "") -> T:
     """The config that `to_dict` made plain; settings that it lacks are at their defaults."""
-    values = {name: _read(stored[name], hint) for name, hint in declared(kind).items() if name in stored}
-    return kind(**values)
+    if not isinstance(stored, Mapping):
+        raise ValueError(f"{where or 'config'} is {show(stored)}, but must be an object with settings.")
+    prefix = f"{where}." if where else ""
+    values = {name: _read(stored[name], hint, prefix + name) for name, hint in declared(kind).items() if name in stored}
+    try:
+        return kind(**values)
+    except TypeError:  # a setting that has no default
+        raise ValueError(f"{where or 'config'} lacks a setting of {kind.__name__}.") from None
 
 
-def _read(value: Any, hint: Any) -> Any:
+def _read(value: Any, hint: Any, path: str) -> Any:
     kind = typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
     if isinstance(kind, type) and issubclass(kind, Space):
         return Space.from_dict(value)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-        return from_dict(kind, value)
-    return typed(float(value) if kind is float and isinstance(value, str) else value, hint, "a stored setting")
+        return from_dict(kind, value, path)
+    if kind is float and value in ("inf", "-inf"):  # JSON has no infinity
+        value = float(value)
+    return typed(value, hint, path)
+
+
+def completed(stored: dict[str, Any], run: Any) -> dict[str, Any]:
+    """The config that an earlier release stored, with the settings that it did not have yet at their defaults."""
+    full = dict(stored)
+    for f in dataclasses.fields(run):
+        value = getattr(run, f.name)
+        if f.name not in stored:
+            made = f.default_factory() if callable(f.default_factory) else f.default
+            if made is not dataclasses.MISSING:
+                full |= to_dict({f.name: made})
+        elif _has_keys(value):
+            full[f.name] = completed(stored[f.name], value)
+    return full
 
 
 def flat(stored: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

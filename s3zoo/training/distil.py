@@ -12,7 +12,6 @@ Label smoothing is for the labels alone. After Mixup the teacher sees the mixed 
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,12 +19,9 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from timm.task import DistillationTeacher
 from torch import Tensor, nn
 
-from s3zoo.files import regular, replacing
 from s3zoo.models.open import digest, label_names, open_model
 from s3zoo.training.config import Data, Distil
 from s3zoo.training.data import ImageData
@@ -83,38 +79,24 @@ class Teacher:
     def __call__(self, images: Tensor) -> Tensor:
         return self.net(self.net.normalize_input(images, self.mean, self.std)).float()
 
-    def keep(self, data: ImageData, path: Path, ranks: Ranks, log: Log, stop: Stop, *, batch: int = 64) -> None:
-        """Ask about every training image once; the answers are a file of the run."""
-        part, size = path.with_suffix(".part"), data.train_size
+    def keep(self, data: ImageData, folder: Path, ranks: Ranks, log: Log, stop: Stop, *, batch: int = 64) -> None:
+        """Ask about every training image once; the answers are `logits.npy` in a folder of the run."""
+        path, column = folder / "logits.npy", ("<f4", (data.train_size, self.classes))
         if not ranks.from_first(path.exists()):
             log.say("teacher: asking it about every training image, once")
-            meter = log.progress("teacher", size)
+            meter = log.progress("teacher", data.train_size)
 
             def answered(own: list[range]) -> Iterator[dict[str, np.ndarray]]:
                 for images, _ in data.train_groups([np.arange(group.start, group.stop) for group in own]):
                     yield {"logits": self(images.to(ranks.device)).cpu().numpy()}
 
             if ranks.first:
-                part.mkdir(parents=True, exist_ok=True)
-            columns = {"logits": ("<f4", (size, self.classes))}
-            if not ranks.from_first((part / "logits.npy").exists()):
-                groups = row_groups(size, batch)
-                fill_arrays(part, columns, groups, answered, ranks, stop, name="teacher", meter=meter)
+                folder.mkdir(parents=True, exist_ok=True)
+            groups = row_groups(data.train_size, batch)
+            fill_arrays(folder, {"logits": column}, groups, answered, ranks, stop, name="teacher", meter=meter)
             log.close_progress()
-            if ranks.first:
-                with replacing(path) as temporary:
-                    answers = np.array(open_array(part / "logits.npy", columns["logits"], f"remove {part}"))
-                    save_file({"logits": torch.from_numpy(answers)}, temporary)
-            ranks.wait()
-        if ranks.first:
-            shutil.rmtree(part, ignore_errors=True)
-        again = "remove it, and the teacher is asked again."
-        try:
-            self.kept = load_file(regular(path))["logits"]
-        except (OSError, ValueError, KeyError, SafetensorError) as error:
-            raise ValueError(f"{path} is damaged ({error}); {again}") from None
-        if self.kept.shape != (size, self.classes) or not self.kept.is_floating_point():
-            raise ValueError(f"{path} is of other images or classes; {again}")
+        answers = open_array(path, column, "remove it, and the teacher is asked again")
+        self.kept = torch.from_numpy(np.array(answers))
 
 
 class Student(ModelTask):

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from s3zoo.files import locked, write_json
-from s3zoo.models.ladder import build_tower, fingerprint, tower_features
+from s3zoo.models.tower import build_tower, fingerprint, tower_features
 from s3zoo.training.config import Data, Tower
 from s3zoo.training.data import Batch, ImageData
 from s3zoo.training.distributed import Ranks
@@ -194,15 +194,13 @@ class Cache:
             lacking = self.ranks.from_first({c: v for c, v in columns.items() if not self._path(c).exists()})
             if lacking:
                 self._fill(lacking, blocks, source, compute)
-        self._opened |= {name: self._open(name, *column) for name, column in columns.items()}
+        remedy = f"remove {self.folder} to compute it again"
+        self._opened |= {name: open_array(self._path(name), column, remedy) for name, column in columns.items()}
         if lacking != columns:  # the rest is of an earlier run
             self._check(blocks, shape[0], source, compute)
 
     def _path(self, column: str) -> Path:
         return self.folder / f"{column}.npy"
-
-    def _open(self, column: str, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
-        return open_array(self._path(column), (dtype, shape), f"remove {self.folder} to compute it again")
 
     def _check(self, blocks: range, rows: int, source: Source, compute: Compute) -> None:
         """Compute a group of features again: the same bits on a CPU."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import platform
@@ -13,10 +12,9 @@ import timm
 import torch
 
 import s3zoo
-from s3zoo.files import check_run, parse_json, read_json, regular, write_json
+from s3zoo.files import check_run, parse_json, read_bytes, read_json, write_json
 from s3zoo.paths import commit
-from s3zoo.space import Space
-from s3zoo.training.config import difference, flat, to_dict
+from s3zoo.training.config import completed, difference, flat, to_dict
 from s3zoo.training.distributed import Ranks
 
 # Settings that change how a run is done, not what comes out.
@@ -55,7 +53,7 @@ def check_folder(folder: Path, run: Any, **identity: Any) -> str:
 def _owner(path: Path) -> str:
     """The run that a file names, if it does; what is wrong with it otherwise is said by whoever needs it."""
     try:
-        content = regular(path).read_bytes()
+        content = read_bytes(path)
         content = parse_json(content.partition(b"\n")[0] if path.suffix == ".jsonl" else content)
         return content.get("run", "")
     except (ValueError, OSError, AttributeError):
@@ -86,20 +84,6 @@ def claim_folder(folder: Path, run: Any, ranks: Ranks, *, command: str | None = 
         raise ValueError(
             f"{folder} is not the same folder for all {ranks.world} processes; give an --out that all nodes share."
         )
-
-
-def completed(stored: dict[str, Any], run: Any) -> dict[str, Any]:
-    """The config that an earlier release stored, with the settings that it did not have yet at their defaults."""
-    full = dict(stored)
-    for field in dataclasses.fields(run):
-        value = getattr(run, field.name)
-        if field.name not in stored:
-            made = field.default_factory() if callable(field.default_factory) else field.default
-            if made is not dataclasses.MISSING:
-                full |= to_dict({field.name: made})
-        elif dataclasses.is_dataclass(value) and not isinstance(value, Space):
-            full[field.name] = completed(stored[field.name], value)
-    return full
 
 
 def _harmless(key: str) -> bool:

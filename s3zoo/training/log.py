@@ -11,7 +11,7 @@ from typing import Protocol
 from tqdm import tqdm
 
 from s3zoo.drawing import duration
-from s3zoo.files import disk_full_as_user_error
+from s3zoo.files import disk_full_as_user_error, shown
 from s3zoo.training.trackers import Tracker, chosen
 
 _PLAIN_SECONDS = 20.0  # between progress lines where there is no terminal
@@ -85,6 +85,7 @@ class Log:
     def say(self, text: str) -> None:
         if not self._speaks:
             return
+        text = shown(text)
         tqdm.write(text, file=sys.stdout)
         sys.stdout.flush()
         if self._folder is not None:

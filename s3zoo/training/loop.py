@@ -24,7 +24,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from s3zoo.arch import Arch
-from s3zoo.files import Records, check_fields, check_run
+from s3zoo.checks import typed
+from s3zoo.files import Records, check_run
 from s3zoo.models.layers import DropPath
 from s3zoo.space import Space
 from s3zoo.supernet import Supernet
@@ -323,18 +324,18 @@ def fit(
         tensors, state = saved
         check_run(state.get("run", ""), run, folder)
         try:
-            check_fields(state, {"step": int, "running": list})
+            typed(state, {"step": int, "running": list}, "")
             _restore(task, optimizer, average, tensors, state)
             scale.restore(state)
         except (KeyError, ValueError, TypeError, AttributeError) as error:  # a file that was changed
-            why = f"it lacks {error}" if isinstance(error, KeyError) else error
+            why = f"it lacks {error}" if isinstance(error, KeyError) else str(error).rstrip(".")
             raise ValueError(
                 f"The checkpoint in {folder} cannot be resumed from ({why}); remove that folder to begin anew."
             ) from error
         start, running = state["step"], tuple(state["running"])  # type: ignore[assignment]
         if start < total:
             log.say(f"{name}: resumed at step {start} of {total}")
-    options: Any = {"fields": {"step": int}, "keep": lambda row: row["step"] <= start, "run": run}
+    options: Any = {"check": {"step": int}, "keep": lambda row: row["step"] <= start, "run": run}
     records = ranks.rank0_first(lambda: Records(folder / "epochs.jsonl", write=ranks.first, **options))
 
     def save(step: int) -> None:

@@ -13,6 +13,7 @@ group has, and `{"tuple": …}`, `{"dtype": …}` and `{"float": "inf"}` for wha
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from functools import lru_cache
@@ -29,6 +30,8 @@ from s3zoo.training.config import Train
 
 if TYPE_CHECKING:
     from s3zoo.training.loop import TrainTask
+
+logging.getLogger("timm.scheduler.cosine_lr").setLevel(logging.ERROR)  # that the cosine of one step is flat
 
 # Those of timm's names behind which torch has a step in one kernel, which is three times as fast on a CPU. Not SGD: its
 # kernel fails where some weights have momentum and others, which no step has met yet, have none (classical sharing).
@@ -182,7 +185,8 @@ def _decoded(value: Any, tensors: Mapping[str, Tensor], device: torch.device) ->
 
 
 class _Trial:
-    """Weights of every shape that networks have, with gradients that are the same each time."""
+    """Weights of every shape that networks have, with gradients that are the same each time and, as in the loop, in the
+    same place: timm's MARS before 1.0.30 keeps that place as its last gradient."""
 
     no_decay = {"bias"}
     lr_scale: dict[str, float] = {"bias": 0.5}
@@ -191,13 +195,15 @@ class _Trial:
         shapes = {"linear": (4, 3), "conv": (2, 3, 3, 3), "bias": (4,), "scale": (1,)}
         generator = torch.Generator().manual_seed(0)
         self.weights = {n: nn.Parameter(torch.randn(shape, generator=generator)) for n, shape in shapes.items()}
+        for weight in self.weights.values():
+            weight.grad = torch.empty_like(weight)
 
     def take(self, optimizer: Optimizer, schedule: Scheduler, steps: range) -> None:
         for step in steps:
             torch.manual_seed(step)
             schedule.step_update(step)
             for weight in self.weights.values():
-                weight.grad = torch.randn(weight.shape)
+                weight.grad.normal_()  # type: ignore[union-attr]
             optimizer.step()
 
 

@@ -81,10 +81,9 @@ def load_config(source: str, kind: type[T], folder: str) -> T:
         raise ValueError(
             f"No config file at {source!r}; give a path ending in .py or a name: `s3zoo config` lists them all."
         )
-    if not isinstance(config, kind):
-        raise ValueError(
-            f"The config {source!r} must define `config`, a {kind.__name__}; it has {type(config).__name__}."
-        )
+    if not isinstance(config, kind) or not dataclasses.is_dataclass(type(config)):
+        wanted = "the config of a run" if kind is object else f"a {kind.__name__}"
+        raise ValueError(f"The config {source!r} must define `config`, {wanted}; it has {type(config).__name__}.")
     return config
 
 
@@ -117,7 +116,7 @@ def source_of(config: Any, text: str = "") -> str:
     body = _written(config, used, len("config = "), 0)
     lines = [f"from {module} import {', '.join(sorted(found))}" for module, found in sorted(used.items()) if found]
     head = (["import math", ""] if "math" in used else []) + lines
-    text = text.replace("\\", "\\\\")
+    text = text.replace("\\", "\\\\").replace('"""', "'''")  # a name in it may hold anything
     return (f'"""{text}\n"""\n\n' if text else "") + "\n".join(head) + f"\n\nconfig = {body}\n"
 
 

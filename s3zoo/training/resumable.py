@@ -140,8 +140,8 @@ def fill_arrays(
     on the disk for sure.
     """
     parts = {column: folder / f"{column}.npy.part" for column in columns}
-    fields = {"columns": list, "start": int, "stop": int}
-    progress = ranks.rank0_first(lambda: Records(folder / "progress.jsonl", fields=fields, write=ranks.first))
+    fields = {"columns": [str], "start": int, "stop": int}
+    progress = ranks.rank0_first(lambda: Records(folder / "progress.jsonl", check=fields, write=ranks.first))
     there = bool(progress.rows) and all(_begun(parts[name], column) for name, column in columns.items())
     if not ranks.from_first(there and all(name in row["columns"] for row in progress.rows for name in columns)):
         progress.clear()

@@ -2,7 +2,7 @@
 
     run.json        config as resolved, fingerprints of data, first weights and teacher; versions, commit
     train/          checkpoints and epochs.jsonl
-    teacher.safetensors   where distil.cache is set: what the teacher said of every training image
+    teacher/        where distil.cache is set: logits.npy, what the teacher said of every training image
     test.json       how many test images it gets right
     unreadable-0.jsonl    images that could not be read, if there are any
     model/          the network: model.safetensors and config.json
@@ -80,11 +80,8 @@ class Training:
             if run.mode == "scratch":
                 return open_model(run.model, pretrained=False, **options), True
             model = model_with(run.model, run.weights, **options) if run.weights else open_model(run.model, **options)
-            new = reset_head(model, self.data.classes) or self._fresh(model)
-        return model, new
-
-    def _fresh(self, model: Any) -> bool:
-        return model.pretrained_cfg.get("num_classes") != self.data.num_classes
+            new = reset_head(model, self.data.classes)
+        return model, new or model.pretrained_cfg.get("num_classes") != self.data.num_classes
 
     # What is trained
 
@@ -114,7 +111,7 @@ class Training:
             return read_json(path, {"name": str, "seed": int})
         run, model = self.run, self.model
         if self.teacher is not None and run.distil.cache:
-            self.teacher.keep(self.data, self.folder / "teacher.safetensors", self.ranks, self.log, self.stop)
+            self.teacher.keep(self.data, self.folder / "teacher", self.ranks, self.log, self.stop)
         task = self._task()
         weights = sum(p.numel() for p in task.weights.values())
         total = sum(p.numel() for p in model.parameters())
@@ -150,8 +147,7 @@ class Training:
         if run.data.holdout:
             measured["held-out"] = {"top1": self._held_out()["held_out"], "images": self.data.search_size}
         test = resumable_accuracy(
-            self.folder / "test.json", model, lambda first: self.data.test_batches(first=first), self.ranks, self.stop,
-            run=self.name,
+            self.folder / "test.json", model, self.data.test_batches, self.ranks, self.stop, run=self.name
         )  # fmt: skip
         measured["test"] = test
         params = sum(p.numel() for p in model.parameters())

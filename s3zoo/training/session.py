@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from s3zoo.checks import Repeats, typed
 from s3zoo.files import disk_full_as_user_error, locked
 from s3zoo.training import distributed
 from s3zoo.training.log import Log
@@ -28,8 +29,7 @@ def run_job(
     A run is a dataclass with a seed and a device. Ctrl-C and SIGTERM let the job save and raise Interrupted, with words
     on how to resume.
     """
-    if seeds < 1:
-        raise ValueError(f"--seeds is {seeds}, but must be at least 1.")
+    typed(seeds, Repeats, "--seeds")
     numbers = range(run.seed, run.seed + seeds)
     runs = [(dataclasses.replace(run, seed=seed), folder / f"seed{seed}" if seeds > 1 else folder) for seed in numbers]
     ranks = distributed.start(run.device)

@@ -1,8 +1,6 @@
 """The splits of a dataset: found, opened, listed in a fixed order, and divided.
 
 A split is opened by `open_split` alone, so that whoever does not call it for the test split has not seen it.
-`check_apart` makes sure beforehand that the test images are not the training images under another name: it compares
-places, and the bytes of files where their sizes coincide.
 """
 
 from __future__ import annotations
@@ -11,11 +9,8 @@ import errno
 import hashlib
 import io
 import os
-import stat
-import struct
 import tarfile
-import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +19,11 @@ from PIL import Image
 from timm.data import create_dataset
 from timm.data.readers.img_extensions import get_img_extensions
 
-from s3zoo.files import exists, regular, sha256
+from s3zoo.files import exists, regular, sha256, shown
+from s3zoo.images import LARGEST_IMAGE, read_image
 from s3zoo.training.config import Data
 
 DIGITS_TEST = 360  # of 1797
-COMPARED_BYTES = 2**28  # of training and test images of the same size, up to here compared without being asked
 SPLIT, ORDER, AUGMENT, MIXUP, DIGITS = range(5)  # streams of random numbers
 
 TRAIN_NAMES = ("train", "training")
@@ -41,10 +36,6 @@ KINDS = (
     "'digits', '' for class folders or tar files at data.root, 'torch/<dataset>' (torchvision) or"
     " 'hfds/<dataset>' (Hugging Face)"
 )
-DECODER_ERRORS = (
-    OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error, zlib.error, tarfile.TarError,
-    Image.DecompressionBombError,
-)  # fmt: skip
 
 
 def hashed(*words: int | np.ndarray) -> np.ndarray:
@@ -93,12 +84,12 @@ class ImageFiles:
     targets: list[int]
 
     def __getitem__(self, index: int) -> tuple[Image.Image, int]:
-        return Image.open(regular(self.files[index])), self.targets[index]
+        return read_image(self.files[index], "RGB"), self.targets[index]
 
     @property
     def data(self) -> np.ndarray:
         """What the digest identifies them by: their sizes."""
-        return np.array([_size(path) for path in self.files])
+        return np.array([file_size(path) for path in self.files])
 
 
 class Torchvision(ImageFiles):
@@ -134,7 +125,7 @@ class TinyImageNet(ImageFiles):
         self.files, self.targets = [path for path, _ in files], [number[name] for _, name in files]
 
 
-def _size(path: str | Path) -> int:
+def file_size(path: str | Path) -> int:
     """In bytes; -1 for a link to nowhere, which is an image that cannot be read."""
     try:
         return os.stat(path).st_size
@@ -220,8 +211,8 @@ class Split:
             if (path := self.path(index)) is not None:
                 regular(Path(path))
             with self.reader[int(self.order[index])][0] as file:
-                return Image.open(io.BytesIO(file.read())).convert(mode)  # many small reads are slow
-        except DECODER_ERRORS as error:
+                return read_image(io.BytesIO(file.read(LARGEST_IMAGE)), mode)  # many small reads are slow
+        except (OSError, ValueError, EOFError, tarfile.TarError) as error:
             if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
                 raise  # the machine's fault, not the image's
             return None
@@ -238,7 +229,7 @@ class Split:
         if self.files:
             for index, target in enumerate(self.targets):
                 sample = self.reader.samples[self.order[index]][0]
-                size = sample.size if isinstance(sample, tarfile.TarInfo) else _size(sample)
+                size = sample.size if isinstance(sample, tarfile.TarInfo) else file_size(sample)
                 sha.update(f"{self.name(index)}\0{size}\0{target}\n".encode(errors="surrogateescape"))
         else:
             if hasattr(self.dataset, "data"):
@@ -288,6 +279,11 @@ def open_split(config: Data, wanted: str) -> Split:
         raise ValueError(
             f"{split.where} has images outside of class folders; move each into a folder named after its class."
         )
+    if odd := [name for name in split.classes if shown(name) != name]:
+        raise ValueError(
+            f"{split.where} has a class folder {shown(odd[0])!r}, whose name is not in UTF-8 or cannot be shown;"
+            " rename it."
+        )
     if config.test_share:
         split.keep(test_images(split, config) ^ (wanted == config.train_split))
     if config.classes:
@@ -309,7 +305,7 @@ def test_images(split: Split, config: Data) -> np.ndarray:
     sizes: dict[int, list[int]] = {}
     for index in range(len(split)):
         path = split.path(index)
-        sizes.setdefault(_size(path) if path else -1, []).append(index)
+        sizes.setdefault(file_size(path) if path else -1, []).append(index)
     first: dict[str, int] = {}
     for size, indices in sizes.items():
         for index in indices if size > 0 and len(indices) > 1 else ():
@@ -333,7 +329,7 @@ def _opened(config: Data, wanted: str) -> Split:
     tiny = kind == "" and not config.root.endswith(".tar") and (Path(root).parent / "wnids.txt").is_file()
     ends = True
     if kind == "" and os.path.isdir(root):
-        list(_folders(Path(root)))  # what timm would pass over in silence
+        list(class_folders(Path(root)))  # what timm would pass over in silence
     elif kind == "" and not os.path.isfile(root):
         raise ValueError(f"{root!r} is neither a folder nor a file; {LAYOUT}.")
     elif kind == "":
@@ -366,6 +362,38 @@ def _opened(config: Data, wanted: str) -> Split:
     return split
 
 
+def class_folders(root: Path) -> Iterator[str]:
+    """The class folders by timm's rule: an image's class is the innermost folder it is in.
+
+    Refuses what timm passes over in silence or walks through for ever: folders that cannot be listed, and links that
+    lead nowhere or into a circle.
+    """
+
+    def inside(folder: Path, above: tuple[tuple[int, int], ...]) -> Iterator[str]:
+        try:
+            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+            here = os.stat(folder)
+        except OSError as error:
+            raise ValueError(f"The folder {folder} cannot be listed ({error.strerror}); make it readable.") from None
+        if (here.st_dev, here.st_ino) in above:
+            raise ValueError(f"{folder} is a link to a folder that it lies in; remove it.")
+        inner = False
+        for entry in entries:
+            if os.path.isdir(entry):
+                inner = True
+                yield from inside(folder / entry.name, (*above, (here.st_dev, here.st_ino)))
+            elif entry.is_symlink() and not os.path.exists(entry) and not named_as_image(entry.name):
+                raise ValueError(f"{folder / entry.name} is a link that leads nowhere or to itself; remove or mend it.")
+        if not inner and folder != root and not folder.name.startswith("."):
+            yield folder.name
+
+    yield from inside(root, ())
+
+
+def named_as_image(name: str) -> bool:
+    return os.path.splitext(name)[1].lower() in get_img_extensions(as_set=True)
+
+
 def _check_tar(path: Path) -> bool:
     """Refuse a tar file that was cut within a member or is damaged: reading stops there without a word. Whether it has
     the end of a tar file, which one that was cut between its members has not.
@@ -386,133 +414,6 @@ def _check_tar(path: Path) -> bool:
             f"{path} cannot be used as data: it is no tar file, or is cut or damaged in its middle; copy it again."
         )
     return len(block) == 512
-
-
-# Training and test images are not the same
-
-
-def check_folders(config: Data) -> None:
-    """Complain early about a missing test split, other class folders in it, or the same files; none is opened unless
-    there is one of the same size."""
-    if config.name or config.test_share:
-        return
-    train, test = find_split(config, config.train_split), find_split(config, config.test_split)
-    places = [path.resolve() for path in (train, test)]
-    if places[0] in (places[1], *places[1].parents) or places[1] in places[0].parents or train.samefile(test):
-        raise ValueError(
-            f"The training split ({train}) and the test split ({test}) are the same files, or one is within the other;"
-            " give two different ones, as data.train_split and data.test_split."
-        )
-    if train.is_dir() and test.is_dir():
-        check_classes(list(_folders(train)), list(_folders(test)), str(test))
-    elif train.is_file() and test.is_file() and _size(train) == _size(test) and sha256(train) == sha256(test):
-        raise ValueError(f"{train} and {test} are copies of one file; give two different ones for training and test.")
-
-
-def _folders(root: Path) -> Iterator[str]:
-    """The class folders by timm's rule: an image's class is the innermost folder it is in.
-
-    Refuses what timm passes over in silence or walks through for ever: folders that cannot be listed, and links that
-    lead nowhere or into a circle.
-    """
-
-    def inside(folder: Path, above: tuple[tuple[int, int], ...]) -> Iterator[str]:
-        try:
-            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-            here = os.stat(folder)
-        except OSError as error:
-            raise ValueError(f"The folder {folder} cannot be listed ({error.strerror}); make it readable.") from None
-        if (here.st_dev, here.st_ino) in above:
-            raise ValueError(f"{folder} is a link to a folder that it lies in; remove it.")
-        inner = False
-        for entry in entries:
-            if os.path.isdir(entry):
-                inner = True
-                yield from inside(folder / entry.name, (*above, (here.st_dev, here.st_ino)))
-            elif entry.is_symlink() and not os.path.exists(entry) and not _named_as_image(entry.name):
-                raise ValueError(f"{folder / entry.name} is a link that leads nowhere or to itself; remove or mend it.")
-        if not inner and folder != root and not folder.name.startswith("."):
-            yield folder.name
-
-    yield from inside(root, ())
-
-
-def _named_as_image(name: str) -> bool:
-    return os.path.splitext(name)[1].lower() in get_img_extensions(as_set=True)
-
-
-def check_apart(config: Data, train: Split, say: Callable[[str], None], *, everything: bool = False) -> None:
-    """Say how many test images are training images, too; refuse if all are, or if files of one are links to the other.
-
-    Images in class folders are compared by their bytes where sizes coincide, up to COMPARED_BYTES. With `everything`,
-    all images are decoded and their pixels compared, whatever they lie in.
-    """
-    if everything:
-        test = open_split(config, config.test_split)
-        seen = {_pixels(train, index) for index in range(len(train))} - {None}
-        shared = [test.name(i) for i in range(len(test)) if _pixels(test, i) in seen]
-        count, how = len(test), "pixel by pixel"
-    elif config.name or config.test_share or not (root := find_split(config, config.test_split)).is_dir():
-        return
-    else:
-        files = [path for path in map(str, root.rglob("*")) if _named_as_image(path)]
-        shared, complete = _same_bytes([p for i in range(len(train)) if (p := train.path(i))], files)
-        count, how = len(files), "byte for byte"
-        if not complete:
-            say("data: too many images have the size of another to compare them all; --check-data does.")
-    if count and len(shared) == count:
-        raise ValueError(f"All {count} test images are training images, too ({how}); give other images for the test.")
-    if shared:
-        say(
-            f"data: {len(shared)} of {count} test images are training images, too ({how}; first: {shared[0]}), which"
-            " makes the result look better than it is."
-        )
-
-
-def _same_bytes(train: list[str], test: list[str]) -> tuple[list[str], bool]:
-    """The test files that have the bytes of a training file; whether all were compared."""
-    places: dict[tuple[int, int], str] = {}
-    sizes: dict[int, list[str]] = {}
-    for path in train:
-        try:
-            found = os.stat(path)
-        except OSError:
-            continue
-        if stat.S_ISREG(found.st_mode) and found.st_size:
-            places[found.st_dev, found.st_ino] = path
-            sizes.setdefault(found.st_size, []).append(path)
-    alike: list[tuple[str, int]] = []
-    linked = []
-    for path in test:
-        if (size := _size(path)) in sizes and os.path.isfile(path):
-            found = os.stat(path)
-            if (found.st_dev, found.st_ino) in places:
-                linked.append((path, places[found.st_dev, found.st_ino]))
-            alike.append((path, size))
-    if linked:
-        raise ValueError(
-            f"{len(linked)} test images are links to training images (first: {linked[0][0]} and {linked[0][1]}); give"
-            " other images for the test."
-        )
-    needed = sum(size for _, size in alike) + sum(size * len(sizes[size]) for size in {size for _, size in alike})
-    if needed > COMPARED_BYTES:
-        return [], False
-    known = {sha256(Path(path)) for size in {size for _, size in alike} for path in sizes[size]}
-    return [path for path, _ in alike if sha256(Path(path)) in known], True
-
-
-def _pixels(split: Split, index: int) -> bytes | None:
-    image = split.image(index, "RGB")
-    return None if image is None else hashlib.sha256(f"{image.size}".encode() + image.tobytes()).digest()
-
-
-def check_classes(train: Iterable[str], test: Iterable[str], where: str) -> None:
-    for name in sorted(set(train) ^ set(test)):
-        has, lacks = ("training", "test") if name in set(train) else ("test", "training")
-        raise ValueError(
-            f"The class {name!r} is in the {has} split but not in the {lacks} split ({where}); give both the same"
-            " class folders."
-        )
 
 
 def balanced_order(targets: np.ndarray, seed: int) -> np.ndarray:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import statistics
 import sys
 import time
@@ -25,7 +26,7 @@ from typing import Any
 
 from s3zoo.drawing import quantity
 from s3zoo.families import BUILT_IN, FAMILIES
-from s3zoo.files import check_fields, check_writable, read_json, write_json, write_text
+from s3zoo.files import check_writable, read_json, write_json, write_text
 
 # What needs torch is imported where it is used: the table comes out of a file.
 LISTED = Path(__file__).with_name("models.json")  # the rows of s3zoo's own families; --listing writes it
@@ -132,13 +133,7 @@ def read_throughput(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     remedy = "measure again with --throughput all, or name another --throughput-file"
-    content = read_json(path, {"models": dict}, remedy=remedy)
-    for name, entry in content["models"].items():
-        try:
-            check_fields(entry, {"arch": str, "images_per_second": (int, float)})
-        except ValueError as error:
-            raise ValueError(f"{path} cannot be used: of {name[:60]!r}, {error}; {remedy}.") from None
-    return content
+    return read_json(path, {"models": {"*": {"arch": str, "images_per_second": float}}}, remedy=remedy)
 
 
 def update_throughput(path: Path, archs: dict[str, str], again: bool, say: Callable[[str], None]) -> dict[str, Any]:
@@ -171,6 +166,22 @@ def listing(found: Sequence[Row]) -> str:
     return json.dumps(own, indent=1) + "\n"
 
 
+def in_readme(text: str, found: Sequence[Row]) -> str:
+    """The text of a README with its table of models, the one that begins with "| model |", made anew."""
+    from s3zoo.cards import table
+
+    rows = [
+        (f"`{r['name']}`", quantity(r["params"]), quantity(r["macs"]), "–" if r["top1"] is None else f"{r['top1']:.1f}",
+         r["dataset"] or "", r["whose"] or "", r["weights"])
+        for r in found
+    ]  # fmt: skip
+    made = table("", "", ("model", "parameters", "MACs", "top-1", "on", "whose figure", "weights"), rows)
+    new, times = re.subn(r"^\| model \|.*(?:\n\|.*)*", lambda _: made, text, flags=re.M)
+    if times != 1:
+        raise ValueError(f"--readme names a file with {times} tables that begin with '| model |', but must have one.")
+    return new
+
+
 def card_files() -> dict[str, str]:
     """The text of every file under model_cards, by path."""
     from s3zoo.cards import files, registered, registered_names
@@ -192,18 +203,21 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--cards", metavar="FOLDER", type=Path, nargs="?", const=Path("model_cards"),
                         help="write a card per model (into model_cards unless given)")  # fmt: skip
     parser.add_argument("--listing", metavar="PATH", type=Path, help="write what the table is printed from")
+    parser.add_argument("--readme", metavar="PATH", type=Path, help="write this file's table of models anew")
     parser.add_argument("--throughput", choices=("missing", "all"), nargs="?", const="missing",
                         help="measure images per second of what the file lacks, or of all models")  # fmt: skip
     parser.add_argument("--throughput-file", metavar="PATH", type=Path, default=Path("docs/throughput.json"),
                         help="where throughput is kept (default: %(default)s)")  # fmt: skip
     args = parser.parse_args(argv)
-    files = {"--html": args.html, "--plot": args.plot, "--listing": args.listing}
+    files = {"--html": args.html, "--plot": args.plot, "--listing": args.listing, "--readme": args.readme}
     files |= {"--throughput-file": args.throughput and args.throughput_file}
     for option, path in files.items():
         if path:
             check_writable(path, option)
     if args.cards:
         check_writable(args.cards, "--cards", folder=True)
+    if args.readme and not args.readme.is_file():
+        raise ValueError(f"--readme is {str(args.readme)!r}, which is no file; give one with a table of models.")
 
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
@@ -213,7 +227,7 @@ def main(argv: list[str] | None = None) -> int:
         throughput = update_throughput(args.throughput_file, archs, args.throughput == "all", say)
     else:
         throughput = read_throughput(args.throughput_file)
-    found = rows(throughput, built=bool(args.cards or args.html or args.plot or args.listing))
+    found = rows(throughput, built=bool(args.cards or args.html or args.plot or args.listing or args.readme))
     if args.cards:
         cards = card_files()
         for path, text in cards.items():
@@ -221,6 +235,8 @@ def main(argv: list[str] | None = None) -> int:
         say(f"wrote the cards of {len({path.partition('/')[0] for path in cards})} models into {args.cards}")
     if args.listing:
         write_text(args.listing, listing(found))
+    if args.readme:
+        write_text(args.readme, in_readme(args.readme.read_text(encoding="utf-8"), found))
     if args.html or args.plot:
         from s3zoo.zoo.page import page, plot
     if args.html:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import timm
 import torch
+from oldest import LARGEST_BATCH
 from timm.data import Mixup
 from timm.loss import SoftTargetCrossEntropy
 from timm.optim import create_optimizer_v2
@@ -22,6 +23,7 @@ from s3zoo.artefact import save_model
 from s3zoo.evaluate import Seen
 from s3zoo.export import to_onnx, to_timm
 from s3zoo.training.datasets import find_data
+from s3zoo.training.log import Log
 from s3zoo.training.splits import open_split
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -143,8 +145,25 @@ def test_a_loop_as_in_train_py_of_timm() -> None:
 
 def test_torch_export_keeps_logits_for_any_batch() -> None:
     model = small()
-    batch = torch.export.Dim("batch")
+    batch = torch.export.Dim("batch", max=LARGEST_BATCH)
     program = torch.export.export(model, (torch.randn(2, 3, 64, 64),), dynamic_shapes=({0: batch},), strict=False)
     x = torch.randn(5, 3, 64, 64)
     with torch.no_grad():
         torch.testing.assert_close(program.module()(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_weights_and_biases_without_a_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real client; a resumed run goes on under the same id."""
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("S3ZOO_TRACKERS", "wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    for step, loss in enumerate((2.625, 1.375)):
+        log = Log(tmp_path)
+        log.curve("supernet", step, {"loss": loss})
+        log.close()
+    assert not (tmp_path / "log.txt").exists()  # where a tracker that failed would be named
+    written = sorted(tmp_path.glob("wandb/offline-run-*/*.wandb"))
+    assert len(written) == 2 and len({path.name for path in written}) == 1
+    for path, loss in zip(written, (b"2.625", b"1.375"), strict=True):
+        content = path.read_bytes()
+        assert b"supernet/loss" in content and b"supernet/step" in content and loss in content

@@ -4,10 +4,33 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from mutations import DIGITS, EXTRA, GONE, KINDS, LONG, Add, Cut, Detector, Edit, Make, Put
+from mutations import (
+    DIGITS,
+    EXTRA,
+    GONE,
+    KINDS,
+    LONG,
+    Add,
+    Both,
+    Copy,
+    Cut,
+    Detector,
+    Edit,
+    Make,
+    Put,
+    Rename,
+    Weights,
+)  # fmt: skip
 from seeds import SETTINGS
 
 FINETUNE = f"--data data --out out {SETTINGS}"
+AGAIN = "--data data --out out --no-report"
+TIMED = "search search.py --set arch_search.latency_table=latency.json --set space_search.method=none --budget"
+TAUGHT = (
+    "train train.py --teacher model --set distil.cache=true --set data.hflip=0 --set data.scale=(1,1) --set"
+    " data.ratio=(1,1) --set data.color_jitter=0 --set train.ema=0 --data data --out taught"
+)
+WORK = "train_mm segmenter.py --data ade --classes ground,disc,box --work-dir work --resume"
 # nursery -> what is damaged -> the commands that read it
 READERS: dict[str, dict[str, list[str]]] = {
     "core": {
@@ -15,51 +38,100 @@ READERS: dict[str, dict[str, list[str]]] = {
             "predict model image.png",
             "evaluate model --data data --no-speed",
             "export model --to timm --out out",
+            "export model --to plain --out out",
             "publish model --out out",
+            "publish model --layout timm --dry-run",
+            "inspect model image.png --out out",
+            "verify model --data data",
             f"train model {FINETUNE}",
             f"train train.py --weights model {FINETUNE}",
             f"train train.py --teacher model {FINETUNE}",
+            f"search search.py --start model {AGAIN}",
+            f"search search.py --around model --set space_search.method=none {AGAIN}",
         ],
         "timm": ["predict timm image.png", "publish timm --dry-run", "export timm --to onnx --out x.onnx"],
-        "plain": ["predict plain image.png", "evaluate plain --data data --no-speed", f"train plain {FINETUNE}"],
+        "plain": [
+            "predict plain image.png",
+            "evaluate plain --data data --no-speed",
+            f"train plain {FINETUNE}",
+            "inspect plain image.png --out out",
+            "search search.py --around plain --dry-run",
+        ],
+        "whole": ["predict whole image.png", f"search search.py --start whole {AGAIN}", "publish whole --dry-run"],
         "run": [
             "train train.py --data data --out run",
             "train train.py --data data --out run",
             "publish run --dry-run",
             "predict run image.png",
+            "verify run --data data",
+            "publish model --beside run --out out",
         ],
-        "search": [
-            "search search.py --data data --out search",
-            "search search.py --data data --out search",
-            "search search.py --data data --out search",
-            "publish search --out out",
+        "taught": [TAUGHT],
+        "found": [
+            "search search.py --data data --out found --no-report",
+            "search search.py --data data --out found --no-report",
+            "publish found --out out",
+            "publish found --supernet --out out",
+            "report found --out out",
+            "python:report.read found",
+            f"search search.py --start found {AGAIN}",
+            "specialise found --budget params<=6K --data data --out out",
+            "study study.py --out . --summary",
+            "study study.py --out . --table out",
         ],
+        "rich": [
+            "search rich.py --start model --data data --out rich --no-report",
+            "search rich.py --start model --data data --out rich --no-report",
+            "search rich.py --replay --out rich",
+            "report rich --out out",
+            "python:report.read rich",
+            "extract rich --pareto 2 --out out",
+            "extract rich --budget params<=30K --out out",
+            f"search --from rich --budget params<=30K {AGAIN}",
+            "publish rich --budget 1 --dry-run",
+            "publish model --beside rich --out out",
+        ],
+        "towered": ["search towered.py --data data --out towered --no-report", "extract towered --out out"],
+        "planned": ["search --data data --out planned --no-report", "report planned --out out"],
         "official.pth": [
             "convert official.pth --arch arch.json --to out",
             "convert official.pth --to out",
             f"train model --weights official.pth {FINETUNE}",
-            "search autoformer_tiny_official --set supernet_weights=official.pth --data data --out out",
         ],
-        "arch.json": ["convert official.pth --arch arch.json --to out"],
+        "supernet.pth": [
+            "specialise supernet.pth --config supernet.py --budget params<=99K --data data --out out",
+            "specialise supernet.pth --budget params<=99K --data data --out out",
+            f"search supernet.py --start supernet.pth {AGAIN}",
+            f"search supernet.py --set supernet_weights=supernet.pth {AGAIN}",
+            "convert supernet.pth --to out",
+        ],
+        "arch.json": ["convert official.pth --arch arch.json --to out", "extract found --arch arch.json --out out"],
+        "latency.json": [f"{TIMED} latency<=9ms {AGAIN}"],
+        "table.jsonl.xz": ["python:scored.load table.jsonl.xz"],
+        "study.jsonl": ["study study.py --out ."],
         "data": [
             "train train.py --data data --out out",
             "evaluate model --data data --no-speed",
-            "search search.py --data data --out out",
+            f"search search.py {AGAIN}",
+            "search --data data --no-controls --dry-run",
             "predict model data",
+            "inspect model data --out out",
         ],
         "tars": ["train train.py --data tars --out out", "evaluate model --data tars --no-speed"],
-        "image.png": ["predict model image.png"],
+        "image.png": ["predict model image.png", "publish model --sample image.png --out out"],
         "speed.json": ["zoo --throughput-file speed.json --family s3"],
-        "train.py": ["train train.py --data data --out out", "train train.py --data data --dry-run"],
-        "search.py": ["search search.py --data data --dry-run"],
+        "train.py": ["train train.py --data data --out out", "train train.py --data data --dry-run", "config train.py"],
+        "search.py": ["search search.py --data data --dry-run", "config search.py"],
+        "study.py": ["study study.py --out . --summary", "study study.py --out . --dry-run"],
     },
     "vqa": {
         "vqa/model": [
             "vqa ask vqa/model image.png what?",
             "vqa eval vqa/model --data vqa-data",
             "vqa predict vqa/model --data vqa-data --out out.json",
+            "publish vqa/model --sample image.png --question what? --out out",
         ],
-        "vqa": ["vqa train vqa.py --data vqa-data --out vqa"],
+        "vqa": ["vqa train vqa.py --data vqa-data --out vqa", "publish vqa --dry-run"],
         "vqa-data": [
             "vqa train vqa.py --data vqa-data --out out",
             "vqa eval vqa/model --data vqa-data",
@@ -69,19 +141,20 @@ READERS: dict[str, dict[str, list[str]]] = {
         "bert": ["vqa train vqa.py --data vqa-data --out out --set model.bert=bert"],
         "model": ["vqa train vqa.py --data vqa-data --out out --set model.backbone=local-dir:model"],
         "image.png": ["vqa ask vqa/model image.png what?"],
-        "vqa.py": ["vqa train vqa.py --data vqa-data --out out"],
+        "vqa.py": ["vqa train vqa.py --data vqa-data --out out", "config vqa.py"],
     },
     "mm": {
         "segmenter": [
             "predict_mm segmenter photo.jpg --out out",
-            "predict_mm segmenter photo.jpg --out out",
             "test_mm segmenter --data ade --work-dir out",
+            "publish segmenter --sample photo.jpg --out out",
         ],
-        "detector": ["predict_mm detector photo.jpg --out out"],
+        "detector": ["predict_mm detector photo.jpg --out out", "publish detector --dry-run"],
         "segmenter.pth": [
             "predict_mm segmenter.py segmenter.pth photo.jpg --classes ground,disc,box --out out",
             "test_mm segmenter.py segmenter.pth --classes ground,disc,box --data ade --work-dir out",
         ],
+        "work": [WORK],
         "model": [
             "train_mm segmenter.py --data ade --classes ground,disc,box --work-dir out --cfg-options"
             " model.backbone.pretrained=model",
@@ -92,6 +165,47 @@ READERS: dict[str, dict[str, list[str]]] = {
         "segmenter.py": ["flops_mm segmenter.py", "test_mm segmenter.py segmenter.pth --data ade --work-dir out"],
     },
 }  # fmt: skip
+# Of these, what takes seconds even if it is refused late: left to the random cases of `make slow`
+SLOW = ("report found", "report rich", "report planned", "search rich.py --start")
+# Options in whose place anything may be typed; `--set` takes any setting of the config besides.
+OPTIONS: dict[str, dict[str, str]] = {
+    "core": {
+        f"train train.py {FINETUNE}": "--set --model --weights --teacher --img-size --epochs --data --root --out",
+        f"search search.py {AGAIN}": "--set --budget --start --around --hours --seeds --runtime --data --out --from",
+        "search --data data --dry-run": "--budget --hours --start --around --data",
+        "search search.py --dry-run": "--set --budget --seeds",
+        "specialise found --data data --out out": "--budget --set --config --data",
+        "extract found --out out": "--budget --pareto --arch --data",
+        "report found": "--out",
+        "evaluate model --data data --no-speed":
+            "--threads --limit --batch-size --workers --device --split --data --root --sort",
+        "verify run --data data": "--tolerance --limit --batch-size --workers --split",
+        "predict model image.png": "--top --device",
+        "inspect model image.png --out out": "--layers --heads --top-k --at --device",
+        "publish model --dry-run": "--to --title --license --beside --budget --tag --revision --layout --sample",
+        "publish found --supernet --dry-run": "--title --license",
+        "export model --to timm --out out": "--img-size --to",
+        "export model --to onnx --out x.onnx": "--opset --img-size",
+        "convert official.pth --to out": "--arch --model",
+        "study study.py --out .": "--jobs --only --keep --table",
+        "config search.py": "--set",
+        "docs": "--",
+        "zoo": "--family --throughput-file",
+    },
+    "vqa": {
+        "vqa train vqa.py --data vqa-data --out out": "--set --seeds --data",
+        "vqa eval vqa/model --data vqa-data": "--split --device --threads --results",
+        "vqa predict vqa/model --data vqa-data --out out.json": "--split --device --threads",
+        "vqa ask vqa/model image.png": "--",
+    },
+    "mm": {
+        "predict_mm segmenter photo.jpg --out out": "--threshold --device --classes",
+        "test_mm segmenter --data ade --work-dir out": "--data --classes --cfg-options",
+        "flops_mm segmenter.py": "--size",
+        "train_mm segmenter.py --data ade --work-dir out": "--classes --data --backbone --cfg-options",
+    },
+}  # fmt: skip
+
 
 class Case(NamedTuple):
     command: str
@@ -185,6 +299,34 @@ RUN_LURES = [
     ("log_processor", SYSTEM),
 ]  # fmt: skip
 
+# run.json and result.json of a search, which reports, tables and other searches read
+RUN_FIELDS = [
+    ("config.name", "../escaped"), ("config.name", "a\x1b[2J"), ("config.seed", "x"), ("config.space", 3),
+    ("config.space.dims", {}), ("config.space.dims.0.choices", [10**9]), ("config.space.dims.0.step", "x"),
+    ("config.space.dims.0.scale", []), ("config.data", None), ("config.data.img_size", "x"),
+    ("config.arch_search.budgets", ["x"]), ("config.arch_search.budgets", 3), ("config.supernet.epochs", -1),
+    ("config.space_search.lower", "nan"), ("data", 3), ("versions", []),
+]  # fmt: skip
+RESULT_FIELDS = [
+    ("winners", []), ("winners", {}), ("winners.0", None), ("winners.0.test", 3), ("winners.0.test.top1", "x"),
+    ("winners.0.test.low", 10**9), ("winners.0.params", "x"), ("winners.0.params", -1), ("winners.0.arch", {}),
+    ("winners.0.arch.stages", [3]), ("winners.0.accuracy", DIGITS), ("winners.0.budget", GONE), ("controls", 3),
+]  # fmt: skip
+TOLD_FIELDS = [  # what a card tells of a network
+    ("s3zoo.title", 3), ("s3zoo.sample", {"head": 3}), ("s3zoo.latency", {"ms": "x"}), ("s3zoo.provenance", []),
+    ("num_classes", GONE), ("num_classes", None), ("pretrained_cfg", GONE), ("pretrained_cfg.mean", None),
+    ("pretrained_cfg.crop_pct", GONE), ("s3zoo.params", GONE), ("model_args.img_size", [8]),
+    *((f"s3zoo.provenance.{key}", value) for key, value in (
+        ("kind", []), ("command", 3), ("data", 3), ("versions", 3), ("cost.elapsed_seconds", "x"), ("metrics", 3),
+        ("metrics.0", {}), ("metrics.0.value", "x"), ("trajectory", [3]), ("controls", [{"control": "x"}]),
+        ("latency", {"promised": 1}), ("teacher", "x"), ("supernet", {}))),
+]  # fmt: skip
+LATENCY_FIELDS = [
+    ("entries", 3), ("entries.0", 3), ("entries.0.ms", "x"), ("entries.0.ms", -1), ("entries.0.embed_dims", [[]]),
+    ("entries.0.genes", {"x": 1}), ("entries.0.stage", None), ("img_size", "x"), ("img_size", [8]), ("family", "x"),
+    ("correction.fixed", None), ("correction.x", 1), ("device", 3), ("schema_version", 99), ("num_classes", True),
+]  # fmt: skip
+
 # Lines of a config of the user's own that ask for parts or arguments that there are none of
 BUILT = """
     model['no_such'] = 1
@@ -225,6 +367,13 @@ ASK, VQA_TRAIN = "vqa ask vqa/model image.png what?", "vqa train vqa.py --data v
 SEGMENT, TEST_MM = "predict_mm segmenter photo.jpg --out out", "test_mm segmenter --data ade --work-dir out"
 CONVERT, TARS = "convert official.pth --arch arch.json --to out", "train train.py --data tars --out out"
 CONFIG, WEIGHTS, SPEED = "model/config.json", "model/model.safetensors", "zoo --throughput-file speed.json"
+REPORT, TABLE_OF = "report found --out out", "study study.py --out . --table out"
+LATENCY = f"{TIMED} latency<=9ms {AGAIN}"
+PLANNED, CUT_PLAN = "search --data data --out planned --no-report", Make("planned/result.json", "nothing")
+PUBLISH, IMPORTS = "publish model --out out", Put("planned/config.py", "import planted")
+SHORTENED = '{"phase": "space0: supernet", "left": 1, "needed": 2, "set": ["%s"]}\n'
+CUT_RUN = Make("run/result.json", "nothing")
+STEP = "run/train/step-00000004"
 COCO, TEST_COCO = "coco/annotations/instances_val2017.json", "test_mm detector --data coco --work-dir out"
 TRAIN_COCO = "train_mm detector.py --data coco --classes disc,box --work-dir out"
 TRAIN_MM = "train_mm segmenter.py --data ade --classes ground,disc,box --work-dir out"
@@ -246,7 +395,56 @@ TABLE: dict[str, list[Case]] = {
         *each(TARS, *(Make("tars/train.tar", kind) for kind in KINDS)),
         *each(f"{TRAIN} --out run", *(Edit("run/run.json", "config", value) for value in (GONE, None, 3, []))),
         *each(f"{TRAIN} --out run", *puts("run/run.json", DOCUMENTS), *puts("run/result.json", "list empty html")),
-        *each(f"{SEARCH} --out search", *puts("search/run.json", DOCUMENTS), *puts("search/result.json", "list empty")),
+        *each(f"{SEARCH} --out found", *puts("found/run.json", DOCUMENTS), *puts("found/result.json", "list empty")),
+        *each(PREDICT, Make(CONFIG, "sparse"), Make(CONFIG, "socket")),
+        *each(REPORT, Make("found/run.json", "sparse"), Make("found/space_search.jsonl", "sparse")),
+        *each(REPORT, *(Edit("found/run.json", *field) for field in RUN_FIELDS)),
+        *each(REPORT, *(Edit("found/result.json", *field) for field in RESULT_FIELDS)),
+        *each(
+            REPORT, *puts("found/run.json", "list deep"), *puts("found/clock.json", "list html"),
+            Edit("found/clock.json", "phases.0.seconds", -1), Edit("found/clock.json", "latency", [1]),
+            Edit("found/test-0.json", "right", 10**6), Edit("found/space0/space.json", "num_stages", 10**9),
+            *(Put("found/space_search.jsonl", rows) for rows in ("[1, 2]\n", f"{'[' * 99999}\n{{}}\n")),
+            Put("found/space0/scores.jsonl", '{"arch": {}}\n'), Make("found/clock.json", "fifo"),
+            Put("found/space_search.jsonl", '{"decision": {"dims": 3}}\n'),
+        ),
+        *each(  # without the figures, which take seconds
+            "python:report.read found", Copy("found/space0", "found/spacex"), Copy("found/space0", "found/space-1"),
+            Copy("found/model", "found/model-x"), Cut("found/space_search.jsonl", 0.5), codes=(0,),
+        ),
+        *each(TABLE_OF, *(Edit("found/result.json", *field) for field in RESULT_FIELDS[:4])),
+        *each("study study.py --out . --summary", *(Edit("found/result.json", *field) for field in RESULT_FIELDS[:9])),
+        *each("publish run --dry-run", *(Edit("run/model/config.json", *field) for field in TOLD_FIELDS)),
+        *each(
+            "publish run --dry-run", Edit("run/model/config.json", "model_args.img_size", 8),
+            Edit("run/model/config.json", "s3zoo.provenance.metrics.0.high", GONE), codes=(0,),
+        ),
+        *each(f"{PUBLISH} --beside run", *puts("run/result.json", "list"), Edit("run/result.json", "test", 3)),
+        *each("search --from found --data data", Edit("found/run.json", "config.name", "../escaped")),
+        *each(
+            "extract found --out out", Edit("found/run.json", "config", 3), Make("found/space1/space.json", "loop"),
+            Make("found/space1", "nothing"), Put("found/space1/evaluated.jsonl", '{"arch": 3, "accuracy": 1}\n'),
+        ),
+        *each(LATENCY, *(Edit("latency.json", *field) for field in LATENCY_FIELDS), *puts("latency.json", "deep list")),
+        *each("python:scored.load table.jsonl.xz", *puts("table.jsonl.xz", "empty html"), Cut("table.jsonl.xz", 0.5)),
+        *each(PLANNED, IMPORTS, Both(CUT_PLAN, IMPORTS)),
+        *each(PLANNED, Both(CUT_PLAN, Put("planned/plan.json", "list"))),
+        *each(
+            PLANNED, *(Both(CUT_PLAN, Put("planned/hours.jsonl", SHORTENED % setting)) for setting in (
+                "start=secret", "data.root=secret", "tower.cache_dir=x", "supernet.epochs=x", "supernet.epochs=-1")),
+        ),
+        *each(
+            f"{TRAIN} --out run", *(Both(CUT_RUN, Make(f"run/{name}", "fifo")) for name in (
+                "run.json", "log.txt", "train/epochs.jsonl", "test.json")),
+        ),
+        *each(
+            f"{TRAIN} --out run", *(Both(CUT_RUN, Make(f"{STEP}/{name}", "fifo")) for name in (
+                "state.json", "tensors.safetensors")), codes=(0, 2), late=True,
+        ),
+        *each(f"{TRAIN} --out run", Both(CUT_RUN, Edit("run/test.json", "right", 10**6)), late=True),
+        *each(PREDICT, *puts("image.png", "bomb narrow"), Weights(WEIGHTS, 0, "nan"), Weights(WEIGHTS, 1, "deep")),
+        *each(f"{TRAIN} --out out", Rename("data/train/ant", b"caf\xe9"), Rename("data/train/ant", b"\x1b[2J")),
+        *each("evaluate model --data data --no-speed", Rename("data/test/ant/0.png", b"\xe9\x1b[2J.png"), codes=(0,)),
         *each(SPEED, *puts("speed.json", DOCUMENTS), Edit("speed.json", "models", 3)),
         *each(SPEED, Edit("speed.json", "models.s3_tiny", 3)),
         *each(SPEED, Edit("speed.json", "models.s3_tiny.images_per_second", "x")),
@@ -258,6 +456,7 @@ TABLE: dict[str, list[Case]] = {
             *puts("train.py", "x=( config=3 import(planted) 1/0 nul"), Make("train.py", "folder"),
             Make("train.py", "nothing"),
         ),
+        *each("config train.py", *puts("train.py", "x=3 config=3 config=int")),
         *each(f"{TRAIN} --out out", *(Make("data/train/ant/0.png", kind) for kind in KINDS), codes=(0, 2), late=True),
         *each(TARS, *(Cut("tars/train.tar", part) for part in (0.0, 0.3))),
         *each(TARS, *puts("tars/test.tar", "empty html zip"), late=True),
@@ -282,6 +481,10 @@ TABLE: dict[str, list[Case]] = {
             space_search.samples=-1 space_search.tau=-1 final.top=0 supernet_weights=nowhere.pth supernet.sampling=x
             data.holdout=1000000 data.num_classes=0 arch_search.p_depth=nan space=x tower.cache=x supernet.lr=inf
             """,
+        ),
+        *settings(
+            f"{TRAIN} --model vit_tiny_patch16_224 --set mode=finetune --out out",
+            "model_args={'pretrained_cfg_overlay':{'file':'image.png'}} model_args={'pretrained_cfg_overlay':3}",
         ),
         *commands(
             """
@@ -310,6 +513,36 @@ TABLE: dict[str, list[Case]] = {
             search LONG.py
             search image.png
             search --seeds 0
+            search search.py --data data --out out --seeds 1000000000000
+            search search.py --data data --out data
+            search search.py --data data --out data/train/ant/out
+            search --data data/train --no-controls --hours 0.001 --out data/train/runs
+            extract found --pareto 0 --out out
+            extract found --out found
+            extract found --out found/model
+            study study.py --out . --keep .
+            study study.py --out . --jobs 0
+            study study.py --out . --only LONG
+            study LONG.py
+            report LONG
+            report data
+            specialise LONG --budget params<=6K
+            specialise image.png --budget params<=6K
+            inspect model image.png --out image.png
+            inspect model image.png --out out --at 2 2
+            inspect model image.png --out out --top-k 0
+            inspect model image.png --out out --layers x
+            verify model --data data
+            verify model --data data --tolerance nan
+            config LONG
+            config image.png
+            docs LONG
+            search --data data --around LONG --dry-run
+            search --data data --start LONG --dry-run
+            search search.py --data data --out out --start image.png
+            search search.py --data data --out out --from found
+            search supernet.py --data data --out out --set supernet_weights=image.png
+            train train.py --data data --out data
             search search.py --data data --seeds -1
             publish LONG --dry-run
             publish model --out model
@@ -327,6 +560,11 @@ TABLE: dict[str, list[Case]] = {
             zoo --html image.png/x.html
             zoo --cards image.png
             doctor image.png
+            publish found --supernet --out found
+            publish model --beside LONG --out out
+            publish model --beside data --out out
+            publish model --sample LONG --out out
+            publish model --title \x1b[2J --out out
             """
         ),
     ],
@@ -334,9 +572,11 @@ TABLE: dict[str, list[Case]] = {
         *each(ASK, *(Edit("vqa/model/config.json", *field) for field in VQA_FIELDS)),
         *each(ASK, *puts("vqa/model/config.json", DOCUMENTS), *puts("vqa/model/answers.json", DOCUMENTS)),
         *each(ASK, *puts("vqa/model/vocab.txt", "empty html nul"), *puts("vqa/model/model.safetensors", TENSORS)),
-        *each(ASK, Cut("vqa/model/model.safetensors", 0.5)),
+        *each(ASK, Cut("vqa/model/model.safetensors", 0.5), Weights("vqa/model/model.safetensors", 0, "nan")),
         *each(ASK, *(Make(f"vqa/model/{name}", kind) for name in ("config.json", "vocab.txt") for kind in KINDS)),
         *each(ASK, *(Make("image.png", kind) for kind in KINDS), *puts("image.png", "html empty")),
+        *each("publish vqa --dry-run", Edit("vqa/model/config.json", "s3zoo.provenance.scores", 3)),
+        *each("publish vqa --dry-run", Edit("vqa/model/config.json", "s3zoo.provenance.scores.by_type", ["x"])),
         *each("vqa eval --results results.json --data vqa-data", *puts("results.json", DOCUMENTS)),
         *each(f"{VQA_TRAIN} --out vqa", *puts("vqa/run.json", "list null"), *puts("vqa/result.json", "list")),
         *each(
@@ -368,6 +608,7 @@ TABLE: dict[str, list[Case]] = {
             vqa train vqa.py --data vqa-data --seeds 0
             vqa ask LONG image.png what?
             vqa ask vqa/model LONG what?
+            vqa ask vqa/model image.png -- --
             vqa eval
             vqa eval vqa/model --device x
             vqa eval vqa/model --data nowhere
@@ -385,7 +626,12 @@ TABLE: dict[str, list[Case]] = {
         *each(TEST_MM, *(Detector("segmenter", *lure) for lure in DETECTOR_LURES + RUN_LURES), codes=(0, 2), late=True),
         *each(SEGMENT, *puts("segmenter/config.json", DOCUMENTS), *puts("segmenter/config.py", DOCUMENTS)),
         *each(SEGMENT, *puts("segmenter/model.safetensors", TENSORS), Cut("segmenter/model.safetensors", 0.5)),
-        *each(SEGMENT, *(Make("photo.jpg", kind) for kind in KINDS), *puts("photo.jpg", "html empty")),
+        *each(SEGMENT, Weights("segmenter/model.safetensors", 0, "inf")),
+        *each(SEGMENT, *(Make("photo.jpg", kind) for kind in KINDS), *puts("photo.jpg", "html empty narrow bomb")),
+        *each(
+            "publish detector --dry-run", Edit("detector/config.json", "s3zoo.provenance", {"metrics": ["x"]}),
+            Edit("detector/config.json", "config", 0.5), Edit("detector/config.json", "config.model.type", "x"),
+        ),
         *each("flops_mm segmenter.py", *puts("segmenter.py", "x=( model=3 nul"), Cut("segmenter.py", 0.353)),
         *each(TEST_COCO, Make("coco/val2017/000000000000.jpg", "fifo")),
         *each(TEST_MM, Cut("ade/annotations/validation/shapes_00000001.png", 0.5), late=True),
@@ -393,6 +639,7 @@ TABLE: dict[str, list[Case]] = {
         *each(TEST_COCO, *(Edit(COCO, *field) for field in COCO_FIELDS), Make("coco/val2017", "nothing")),
         *each(TRAIN_COCO, *puts(COCO.replace("val", "train"), "deep list"), Make(COCO.replace("val", "train"), "fifo")),
         *each(TRAIN_MM, Make("ade/images/training", "folder"), Make("ade/annotations/training", "loop")),
+        *each(WORK, *puts("work/last_checkpoint", f"{SECRET} {WEB} nul empty"), late=True),
         *each(PRETRAINED_MM, *puts(CONFIG, "html utf-16"), Make(CONFIG, "nothing"), Make(CONFIG, "fifo"), late=True),
         *each(PRETRAINED_MM, *puts(WEIGHTS, "html"), Make(WEIGHTS, "nothing"), Make("model", "loop"), late=True),
         *each("flops_mm segmenter.py", *(Put("segmenter.py", f"_base_ = {base}") for base in BASES)),

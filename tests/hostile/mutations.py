@@ -9,9 +9,13 @@ import json
 import os
 import pickle
 import random
+import re
 import shutil
+import socket
 import struct
+import tarfile
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,8 +45,32 @@ def safetensors(header: Any, data: bytes = b"") -> bytes:
     return struct.pack("<Q", len(text)) + text + data
 
 
+def _png(width: int, height: int) -> bytes:
+    """An image that says to be larger than it is."""
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    parts = ((b"IHDR", head), (b"IDAT", zlib.compress(bytes(100))), (b"IEND", b""))
+    chunks = (struct.pack(">I", len(v)) + k + v + struct.pack(">I", zlib.crc32(k + v)) for k, v in parts)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+def _tar(*entries: tuple[str, bytes, str]) -> bytes:
+    """Members by name, type and where they lead."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as tar:
+        for name, kind, target in entries:
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.linkname = kind, target
+            tar.addfile(entry)
+    return stream.getvalue()
+
+
 CONTENTS = {
     "empty": b"",
+    "bomb": _png(60_000, 60_000),
+    "narrow": _png(1, 20_000),
+    "tar-outside": _tar(("../secret/file.png", tarfile.REGTYPE, ""), ("/executed/x.png", tarfile.REGTYPE, "")),
+    "tar-links": _tar(("ant/a.png", tarfile.SYMTYPE, "../secret/file"), ("bee/b.png", tarfile.LNKTYPE, "ant/a.png")),
+    "tar-pipe": _tar(("ant/a.png", tarfile.FIFOTYPE, ""), ("bee/b.png", tarfile.CHRTYPE, "")),
     "html": b"<!DOCTYPE html><html><head><title>404</title></head><body>Not found</body></html>",
     "pickle": pickle.dumps(Run()),
     "torch-zip": _zip("archive/data.pkl", pickle.dumps(Run(), 2)),
@@ -155,7 +183,8 @@ class Add:
 
 @dataclass(frozen=True)
 class Make:
-    """Something else than a file at a path: nothing, a folder, a FIFO, a link to itself or to nothing."""
+    """Something else than a file at a path: nothing, a folder, a FIFO, a link to itself or to nothing, a socket; or a
+    file that is larger than any memory, without a byte on the disk."""
 
     path: str
     kind: str
@@ -171,6 +200,12 @@ class Make:
             path.mkdir()
         elif self.kind == "fifo":
             os.mkfifo(path)
+        elif self.kind == "socket":
+            with socket.socket(socket.AF_UNIX) as made, contextlib.chdir(path.parent):  # such a name is short
+                made.bind(path.name)
+        elif self.kind == "sparse":
+            with open(path, "wb") as file:
+                file.truncate(1 << 36)
         elif self.kind in ("loop", "dangling"):
             path.symlink_to(path if self.kind == "loop" else folder / "nowhere")
 
@@ -179,6 +214,111 @@ class Make:
 
 
 KINDS = ("nothing", "folder", "fifo", "loop", "dangling")
+
+
+@dataclass(frozen=True)
+class Copy:
+    """What is valid at one path at another one, too: in the place of another file, or beside it."""
+
+    source: str
+    path: str
+
+    def __call__(self, folder: Path) -> None:
+        source, path = folder / self.source, folder / self.path
+        if source.is_dir():
+            shutil.copytree(source, path, dirs_exist_ok=True)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(source.read_bytes())
+            signed(path)
+
+    def __str__(self) -> str:
+        return f"{self.source} also as {self.path}"
+
+
+@dataclass(frozen=True)
+class Rename:
+    """Another name for a file or folder, in bytes: it need not be in UTF-8."""
+
+    path: str
+    name: bytes
+
+    def __call__(self, folder: Path) -> None:
+        place = os.fsencode(folder / self.path)
+        os.rename(place, os.path.join(os.path.dirname(place), self.name))
+
+    def __str__(self) -> str:
+        return f"{self.path} is called {self.name!r}"
+
+
+@dataclass(frozen=True)
+class Weights:
+    """One tensor of a safetensors file, by its number, that is whole but not what it should be."""
+
+    path: str
+    number: int
+    how: str
+
+    def __call__(self, folder: Path) -> None:
+        from safetensors.torch import load_file, save_file
+
+        tensors = load_file(folder / self.path)
+        name = sorted(tensors)[self.number % len(tensors)]
+        tensor = tensors.pop(name)
+        if self.how == "other name":
+            tensors["x" + name] = tensor
+        elif self.how != "gone":
+            tensors[name] = {
+                "nan": lambda: tensor.double() * float("nan"), "inf": lambda: tensor.double() + float("inf"),
+                "long": lambda: tensor.long(), "half": lambda: tensor.half(), "flat": lambda: tensor.reshape(-1),
+                "empty": lambda: tensor.new_empty(0), "deep": lambda: tensor.reshape(1, *tensor.shape),
+            }[self.how]()  # fmt: skip
+        save_file(tensors, folder / self.path, metadata={"format": "pt"})
+        signed(folder / self.path)
+
+    def __str__(self) -> str:
+        return f"{self.path}: tensor {self.number} is {self.how}"
+
+
+HOWS = ("nan", "inf", "long", "half", "flat", "empty", "deep", "gone", "other name")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Lines of a table that are missing, twice there or in another order."""
+
+    path: str
+    how: str
+
+    def __call__(self, folder: Path) -> None:
+        lines = (folder / self.path).read_text().splitlines(keepends=True)
+        middle = len(lines) // 2
+        changed = {
+            "without one": lines[:middle] + lines[middle + 1 :], "twice": lines + lines, "reversed": lines[::-1],
+            "half": lines[:middle],
+        }[self.how]  # fmt: skip
+        (folder / self.path).write_text("".join(changed))
+
+    def __str__(self) -> str:
+        return f"{self.path}, {self.how}"
+
+
+ORDERS = ("without one", "twice", "reversed", "half")
+
+
+@dataclass(frozen=True)
+class Both:
+    """Two changes, one after the other."""
+
+    first: Any
+    second: Any
+
+    def __call__(self, folder: Path) -> None:
+        self.first(folder)
+        self.second(folder)
+
+    def __str__(self) -> str:
+        return f"{self.first}, {self.second}"
 
 
 @dataclass(frozen=True)
@@ -222,31 +362,63 @@ def signed(path: Path) -> None:
     config.write_text(dumped(document))
 
 
+NAMES = (b"caf\xe9", b"\x1b[2J", b"a\nb", b" ", b"-x", b"'\";", b"$(touch executed)")
+
+
 def damaged(folder: Path, target: str, rng: random.Random) -> str:
-    """Damage one file below `target` at random, and say how."""
+    """Damage one file or folder below `target` at random, and say how."""
     root = folder / target
-    files = [p for p in (sorted(root.rglob("*")) if root.is_dir() else [root]) if p.is_file() and p.name != ".lock"]
+    places = sorted(root.rglob("*")) if root.is_dir() else [root]
+    files = [p for p in places if p.is_file() and p.name != ".lock"]
     path = rng.choice(files)
     if path.suffix in (".safetensors", ".svg", ".md") and rng.random() < 0.5:  # documents have more ways to be wrong
         path = next((p for p in files if p.suffix in (".json", ".jsonl")), path)
-    name = str(path.relative_to(folder))
-    way = rng.random()
+    name, way = str(path.relative_to(folder)), rng.random()
+    change: Any = Cut(name, rng.random(), rng.random() < 0.5)
     if way < 0.1:
-        change: Any = Make(name, rng.choice(KINDS))
+        change = Make(name, rng.choice((*KINDS, "socket")))
+    elif way < 0.13 and root.is_dir():
+        change = Make(str(rng.choice(places).relative_to(folder)), rng.choice(KINDS))
     elif way < 0.25:
         change = Put(name, rng.choice(list(CONTENTS)))
-    elif path.suffix in (".json", ".jsonl") and way < 0.9:
+    elif way < 0.26:
+        change = Rename(name, rng.choice(NAMES) + os.fsencode(path.suffix))
+    elif way < 0.3:
+        alike = [p for p in files if p.suffix == path.suffix]
+        change = Copy(str(rng.choice(alike).relative_to(folder)), name)
+    elif way < 0.34:
+        beside = rng.choice(places).relative_to(folder)
+        change = Copy(str(beside), str(beside.with_name(_other_name(beside.name, rng))))
+    elif path.suffix == ".jsonl" and way < 0.42:
+        change = Rows(name, rng.choice(ORDERS))
+    elif path.suffix in (".json", ".jsonl") and way < 0.9 and path.stat().st_size:
         return _value_changed(path, name, rng)
-    else:
-        change = Cut(name, rng.random(), rng.random() < 0.5)
+    elif path.suffix == ".safetensors" and way < 0.8:
+        change = Weights(name, rng.randrange(10**6), rng.choice(HOWS))
     change(folder)
     return str(change)
 
 
+def _other_name(name: str, rng: random.Random) -> str:
+    """As a person or another program might call a copy: space0 -> spacex, step-00000002 -> step-3."""
+    head, number, rest = re.fullmatch(r"(.*?)(\d*)(\D*)", name, re.S).groups()  # type: ignore[union-attr]
+    others = [f"{head}{other}{rest}" for other in ("x", "9", "-1", "99999999", " (copy)", "")]
+    return rng.choice([other for other in (*others, f"{name}.bak", f".{name}") if other not in (name, "", ".")])
+
+
+# What is typed in the place of a setting or an option: short, so that what is valid after all ends soon
+WORDS = (
+    "", "x", "-1", "0", "1", "2", "-0", "nan", "inf", "-inf", "1e308", "-1e-320", str(10**30), str(-(2**63)), "0.5",
+    "3,4", "None", "True", "()", "(1,)", "(1,2)", "(0,0)", "(nan,)", "[]", "{}", "{'x':1}", "('a',)", "'", "(" * 300,
+    "é", "a=b", ".", "~", "-", "--", "image.png", "data", "nowhere", "http://127.0.0.1:9/x", LONG, "\x1b[31m", "\udce9",
+    "params<=5K", "params<=-1", "params>=1e400", "macs<=x", "latency<=1ms,latency<=2ms", "params<=5K,macs<=1,x<=1",
+)  # fmt: skip
+
+
 def _value_changed(path: Path, name: str, rng: random.Random) -> str:
     """One value of a document, chosen at random; of a table of records, of one of its rows."""
-    lines = path.suffix == ".jsonl"
     text = path.read_text()
+    lines = path.suffix == ".jsonl" or "\n{" in text  # mmengine's have the name of one document
     documents = [json.loads(line) for line in text.splitlines()] if lines else [json.loads(text)]
     row = rng.randrange(len(documents))
     places: list[tuple[Any, Any, str]] = []

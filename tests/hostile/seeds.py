@@ -53,6 +53,49 @@ config = SearchRun(
     final=Final(mode="finetune", train=Train(epochs=2, batch_size=4, warmup_epochs=0, checkpoint_seconds=0)),
 )
 """
+RICH = f"""{SEARCH}
+from dataclasses import replace
+from s3zoo.search.config import Controls
+
+config = replace(
+    config, name="rich", hours=1.0, controls=Controls(random=True, random_search=True),
+    space_search=SpaceSearch(method="s3", iterations=1, samples=6, tau=5, random_samples=2, audit=1),
+    arch_search=replace(config.arch_search, budgets=("params<=30K", "params<=40K"), racing=True),
+)
+"""
+TOWER = f"""{SEARCH}
+from dataclasses import replace
+from s3zoo.space import S4_CLIP
+from s3zoo.training.config import Tower
+
+choices = dict(depth=(1, 2), embed_dim=(8, 12), num_heads=(1, 2), mlp_ratio=(0.5, 1), head_dim=(8,))
+config = replace(
+    config, name="towered", space=S4_CLIP.replaced(choices, name="towered"), space_search=SpaceSearch(method="none"),
+    data=replace(data, img_size=32, hflip=0, color_jitter=0, scale=(1, 1), ratio=(1, 1)),
+    arch_search=replace(config.arch_search, budgets=("params<=99K",)),
+    tower=Tower("test_vit", weights="random", cache="all"),
+)
+"""
+SUPERNET = """
+from s3zoo.families.autoformer import plain_space
+from s3zoo.search.config import ArchSearch, Final, SearchRun
+from s3zoo.training.config import Data, Train
+
+size = dict(img_size=8, mean=(0.5,) * 3, std=(0.3,) * 3, crop_pct=1.0)
+config = SearchRun(
+    name="cut", threads=1, data=Data(name="", holdout=4, num_classes=3, workers=0, **size),
+    space=plain_space("small", (1, 2), (16, 32), (1, 2), (1, 2), head_dim=16, patch_size=2),
+    supernet=Train(epochs=1, batch_size=4, warmup_epochs=0, sampling="sandwich"),
+    arch_search=ArchSearch(population=4, generations=2, parents=2, crossover=1, mutation=1),
+    final=Final(mode="inherit"),
+)
+"""
+STUDY = """
+from s3zoo.study import Study, StudyRun
+
+runs = (StudyRun("found", "search search.py"), StudyRun("run", "train train.py"))
+config = Study(name="toy", runs=runs, images=12, compared=(("found", "run"),))
+"""
 VQA = f"""
 from s3zoo.training.config import Train
 from s3zoo.transfer.vqa.config import VqaData, VqaModelConfig, VqaRun
@@ -93,9 +136,11 @@ def tars(folder: Path) -> None:
 
 def model(folder: Path) -> None:
     import timm
+    import torch
 
     from s3zoo.artefact import save_model
 
+    torch.manual_seed(0)
     names = {"label_names": list(CLASSES), "license": "mit"}
     save_model(folder / "model", timm.create_model("s3", arch=ARCH, img_size=8, num_classes=3), pretrained_cfg=names)
 
@@ -132,6 +177,32 @@ def _official(name: str) -> str:
     if parts[0] == "layers" and parts[2] == "downsample":
         parts[1] = str(int(parts[1]) - 1)
     return ".".join(parts)
+
+
+def supernet(folder: Path) -> None:
+    """The file of an AutoFormer supernet as its authors write it."""
+    import autoformer_reference as reference
+
+    weights = reference.random_supernet(32, 2, 2, patches=16, patch_size=2, classes=3, seed=0)
+    reference.save_supernet(weights, folder / "supernet.pth")
+
+
+def tables(folder: Path) -> None:
+    """Latencies of the search's space, and a table of scored networks."""
+    from s3zoo import cost, scored
+    from s3zoo.search.config import SearchRun
+    from s3zoo.search.latency import Correction, LatencyTable, space_parts
+    from s3zoo.training.config import load_config
+
+    run = load_config(str(folder / "search.py"), SearchRun, "search")
+    table = LatencyTable.empty(run.space, **run.shape, threads=1)
+    table.entries = dict.fromkeys(space_parts(run.space, run.data.img_size), 0.5)
+    table.correction = Correction(fixed=0.1)
+    table.save(folder / "latency.json")
+    arch = run.space.smallest()
+    known = scored.ScoredNetwork("found", 0, "toy", arch, cost.params(arch), cost.macs(arch, img_size=8), 50.0)
+    scored.save([known] * 3, folder / "table.jsonl.xz")
+    (folder / "study.jsonl").write_text('{"name": "found", "command": "search search.py", "code": 0}\n')
 
 
 def vqa_data(folder: Path) -> None:
@@ -177,8 +248,14 @@ def detectors(folder: Path) -> None:
         torch.save({"meta": {"dataset_meta": meta}, "state_dict": network.state_dict()}, folder / f"{name}.pth")
 
 
+CONFIGS = {
+    "train.py": TRAIN, "search.py": SEARCH, "rich.py": RICH, "towered.py": TOWER, "supernet.py": SUPERNET,
+    "study.py": STUDY, "vqa.py": VQA,
+}  # fmt: skip
+
+
 def files(folder: Path) -> None:
-    for name, text in (("train.py", TRAIN), ("search.py", SEARCH), ("vqa.py", VQA)):
+    for name, text in CONFIGS.items():
         (folder / name).write_text(text)
     Image.new("RGB", (20, 16), (200, 100, 50)).save(folder / "image.png")
     Image.new("RGB", (20, 16), (200, 100, 50)).save(folder / "photo.jpg")
@@ -188,23 +265,46 @@ def files(folder: Path) -> None:
 
 
 MAKERS = {
-    f.__name__: f for f in (files, images, tars, model, plain, checkpoint, vqa_data, bert, detectors)
+    f.__name__: f for f in (files, images, tars, model, plain, checkpoint, supernet, tables, vqa_data, bert, detectors)
 }  # fmt: skip
 # The nursery that makes them, in this order: makers by name, then commands.
 MADE = {
-    "core": ("files", "images", "tars", "model", "plain", "checkpoint"),
+    "core": ("files", "images", "tars", "model", "plain", "checkpoint", "supernet", "tables"),
     "vqa": ("files", "model", "vqa_data", "bert"),
     "mm": ("files", "model", "detectors"),
 }
 RUNS = {
     "core": (
         "train train.py --data data --out run",
-        "search search.py --data data --out search --no-report",
+        "train train.py --teacher model --set distil.cache=true --set data.hflip=0 --set data.scale=(1,1) --set"
+        " data.ratio=(1,1) --set data.color_jitter=0 --set train.ema=0 --data data --out taught",
+        "search search.py --data data --out found --no-report",
+        "search rich.py --start model --data data --out rich --no-report",
+        "search towered.py --data data --out towered --no-report",
+        "search --data data --hours 0.001 --no-controls --no-report --out planned",
         "export model --to timm --out timm",
         "convert official.pth --arch arch.json --to converted",
         "evaluate model plain --data data --no-speed",
         "predict run image.png",
+        "inspect model image.png --out inspected",
+        "extract rich --pareto 2 --out extracted",
+        "search --from rich --budget params<=30K --data data --out again --no-report",
+        "search search.py --start found --data data --out started --no-report",
+        "search search.py --around model --data data --out around --no-report --set space_search.method=none",
+        "search search.py --set arch_search.latency_table=latency.json --budget latency<=9ms --set"
+        " space_search.method=none --data data --out timed --no-report",
+        "specialise supernet.pth --config supernet.py --budget params<=99K --data data --out cut",
+        "publish found --supernet --out whole",
+        "publish model --beside found --beside run --out beside",
+        "study study.py --out . --summary",
+        "study study.py --out . --table written.jsonl.xz",
+        "study study.py --out .",
+        "python:scored.load table.jsonl.xz",
+        "config search.py",
     ),
-    "vqa": ("vqa train vqa.py --data vqa-data --out vqa", "vqa ask vqa/model image.png what?"),
-    "mm": ("predict_mm segmenter photo.jpg --out pictures", "flops_mm segmenter.py"),
-}
+    "vqa": ("vqa train vqa.py --data vqa-data --out vqa", "vqa ask vqa/model image.png what?", "publish vqa --dry-run"),
+    "mm": (
+        "predict_mm segmenter photo.jpg --out pictures", "flops_mm segmenter.py",
+        "train_mm segmenter.py --data ade --classes ground,disc,box --work-dir work", "publish detector --dry-run",
+    ),
+}  # fmt: skip

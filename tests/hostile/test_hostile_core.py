@@ -7,7 +7,10 @@ imported or executed that the input names, no socket is opened, memory and time 
 from collections.abc import Iterator
 
 import pytest
-from bench import Bench, every_pipe, many, named, numbers, opened, seed
+from bench import Bench, drawn, many, named, numbers, opened, seed
+from cases import TABLE
+
+from s3zoo.cli import COMMANDS
 
 
 @pytest.fixture(scope="module")
@@ -25,13 +28,14 @@ def test_random_damage(core: Bench, number: int) -> None:
     core.random(seed(), number)
 
 
+def test_every_verb_is_tried() -> None:
+    tried = [case.command for kind in TABLE for case in TABLE[kind]]
+    assert {command.split()[0] for command in tried} == set(COMMANDS) | {"python:scored.load", "python:report.read"}
+    random = {command.split()[0] for kind in TABLE for _, command in drawn(kind)}
+    assert set(COMMANDS) - random == {"doctor"}  # which reads nothing and takes no option
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(0)
 def test_more_random_damage(core: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     many(core, capsys)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(0)
-def test_no_pipe_is_waited_for(core: Bench, capsys: pytest.CaptureFixture[str]) -> None:
-    every_pipe(core, capsys)

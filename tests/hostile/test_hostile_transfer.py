@@ -7,7 +7,7 @@ imported or executed that the input names, no socket is opened, memory and time 
 from collections.abc import Iterator
 
 import pytest
-from bench import Bench, every_pipe, many, named, numbers, opened, seed
+from bench import Bench, many, named, numbers, opened, seed
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +47,3 @@ def test_more_random_damage(
     kind: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
     many(request.getfixturevalue(kind), capsys)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(0)
-def test_no_pipe_is_waited_for(vqa: Bench, capsys: pytest.CaptureFixture[str]) -> None:
-    every_pipe(vqa, capsys)

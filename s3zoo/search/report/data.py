@@ -17,22 +17,32 @@ import numpy as np
 
 from s3zoo import cost
 from s3zoo.arch import Arch
+from s3zoo.checks import COUNT, PERCENT, Fields, typed
 from s3zoo.families import FAMILIES
-from s3zoo.files import Fields, Records, check_fields, read_json
+from s3zoo.files import Check, Records, check_count, read_json
 from s3zoo.picture import genes
 from s3zoo.search.budget import Budget
+from s3zoo.search.config import SearchRun
 from s3zoo.search.course import read_clock
 from s3zoo.search.evolution import pareto
 from s3zoo.search.forecast import planned
+from s3zoo.search.records import (
+    AUDITED,
+    GENERATION,
+    REMEDY,
+    WINNER,
+    check_scored,
+    numbered,
+    read_result,
+    read_space,
+)
 from s3zoo.search.s3 import et_error
 from s3zoo.search.space_search import Decision, resampled
 from s3zoo.space import Dim, Space, Value
-from s3zoo.training.config import flat
+from s3zoo.training.config import flat, to_dict
 
-NUMBER = (int, float)
-SCORED: Fields = {"arch": dict, "accuracy": NUMBER, "params": NUMBER, "macs": NUMBER}
-COUNT: Fields = {"right": int, "images": int, "whole": bool}
-REMEDY = "remove it, and the search's own command makes it again"
+EPOCH: Fields = {"step": COUNT, "loss?": float, **dict.fromkeys(("smallest?", "largest?", "random?"), PERCENT)}
+COMMAND: Fields = {"s3zoo?": {"provenance?": {"command?": str | None}}}
 GRID = 200  # points at most at which a distribution is drawn
 LABEL = 44  # letters of a method's name
 LEVEL = 95  # percent of bootstrap samples within a band
@@ -153,35 +163,27 @@ def read(folder: Path) -> Run:
     if not path.is_file():
         there = "has no run.json (yet)" if folder.is_dir() else "is no folder"
         raise ValueError(f"{str(folder)!r} {there}; give the folder of a search, as `s3zoo search --out` made it.")
-    about = read_json(path, {"config": dict}, remedy="give the folder of a search")
-    config = about.pop("config")
+    stored, about = SearchRun.read(path)
+    config = to_dict(stored)
     for path in sorted(folder.glob("model*/config.json")):  # where an earlier version kept the command
-        about.setdefault("command", read_json(path).get("s3zoo", {}).get("provenance", {}).get("command"))
-    parts = ("space", "space_search", "arch_search", "final", "supernet", "data")
-    if not all(isinstance(config.get(part), dict) for part in parts):
-        raise ValueError(f"{str(folder)!r} holds a training and no search; give the folder of a search.")
-    config.setdefault("hierarchy", "none")
-    config.setdefault("supernet_weights", "")
-    for key, value in {"random_samples": 0, "audit": 0, "search_each_space": False}.items():
-        config["space_search"].setdefault(key, value)
-    config["arch_search"].setdefault("racing", False)
+        about.setdefault("command", read_json(path, COMMAND).get("s3zoo", {}).get("provenance", {}).get("command"))
     found = (folder / f"space{index}" for index in itertools.count())
     visits = [_visit(place, config) for place in itertools.takewhile(lambda p: (p / "space.json").exists(), found)]
-    rows = _rows(folder / "space_search.jsonl", {"decision": dict})
+    rows = _rows(folder / "space_search.jsonl", lambda row: Decision.from_dict(row["decision"]))
     result = folder / "result.json"
     clock = folder / "clock.json"
     kept = read_clock(clock) if clock.exists() else {"phases": []}
-    tests = [folder / f"test-{index}.json" for index in range(max(1, len(config["arch_search"]["budgets"])))]
+    tests = [folder / f"test-{index}.json" for index in range(max(1, len(stored.arch_search.budgets)))]
     return Run(
         folder,
         config,
         about,
         visits,
         [Decision.from_dict(row["decision"]) for row in rows],
-        read_json(result, {"winners": list, "spaces": list}, remedy=REMEDY) if result.exists() else None,
+        read_result(result) if result.exists() else None,
         {row["name"]: row["seconds"] for row in kept["phases"]},
         kept.get("latency", {}),
-        [read_json(path, COUNT, remedy=REMEDY) for path in tests if path.exists()],
+        [read_json(path, check_count, remedy=REMEDY) for path in tests if path.exists()],
     )
 
 
@@ -194,19 +196,13 @@ def read_all(folders: Sequence[Path]) -> list[Run]:
     return found
 
 
-def _rows(path: Path, fields: Fields) -> list[dict[str, Any]]:
+def _rows(path: Path, check: Check) -> list[dict[str, Any]]:
     """The whole lines of a file that may still be written to."""
-    return Records(path, fields=fields, write=False).rows
+    return Records(path, check=check, write=False).rows
 
 
 def _networks(path: Path) -> list[Network]:
-    rows = [row for row in _rows(path, {}) if "race" not in row]
-    for row in rows:
-        try:
-            check_fields(row, SCORED)
-        except ValueError as error:
-            raise ValueError(f"{path} is not what s3zoo writes there ({error}); {REMEDY}.") from None
-    return [_network(row) for row in rows]
+    return [_network(row) for row in _rows(path, check_scored) if "race" not in row]
 
 
 def _network(row: Mapping[str, Any]) -> Network:
@@ -216,52 +212,61 @@ def _network(row: Mapping[str, Any]) -> Network:
 
 def _visit(place: Path, config: Mapping[str, Any]) -> Visit:
     evaluated = place / "evaluated.jsonl"
-    forwards = [row["race"]["forwards"] for row in _rows(evaluated, {}) if "race" in row]
-    epochs = {path.parent: _rows(path, {"step": int}) for path in sorted(place.glob("**/epochs.jsonl"))}
+    forwards = [row["race"]["forwards"] for row in _rows(evaluated, check_scored) if "race" in row]
+    epochs = {path.parent: _rows(path, EPOCH) for path in sorted(place.glob("**/epochs.jsonl"))}
     return Visit(
         int(place.name.removeprefix("space")),
-        Space.from_dict(read_json(place / "space.json", remedy=REMEDY)),
+        read_space(place / "space.json"),
         epochs.get(place / "supernet", []),
         _networks(place / "scores.jsonl"),
         _networks(place / "random.jsonl"),
         _networks(place / "random_search.jsonl"),
         _networks(evaluated),
         forwards[-1] if forwards else None,
-        [_search(path, config) for path in sorted(place.glob("search-*")) if (path / "generations.json").exists()],
+        [_search(i, path, config) for i, path in numbered(place, "search-") if (path / "generations.json").exists()],
         _audit(place / "audit.json"),
         {str(path.relative_to(place)): rows[-1]["step"] for path, rows in epochs.items() if rows},
     )
 
 
-def _search(folder: Path, config: Mapping[str, Any]) -> Search:
-    index = int(folder.name.removeprefix("search-"))
+def _search(index: int, folder: Path, config: Mapping[str, Any]) -> Search:
     budgets, population = config["arch_search"]["budgets"], config["arch_search"]["population"]
-    generations = read_json(folder / "generations.json", remedy=REMEDY)
+    generations = _generations(folder / "generations.json")
     winner = folder / "winner.json"
     budget = str(Budget.parse(budgets[index])) if index < len(budgets) else ""
     sizes = [population] * len(generations)
     found = None
     if winner.exists():
-        row = read_json(winner, {**SCORED, "budget": str, "history": list}, remedy=REMEDY)
+        row = read_json(winner, WINNER, remedy=REMEDY)
         budget, found, sizes = row["budget"], _network(row), [int(each["size"]) for each in row["history"]]
-    places = sorted(folder.glob("finish-*"), key=lambda path: int(path.name.removeprefix("finish-")))
-    finished = [_score(path / "score.json") for path in places]
+    finished = [_score(path / "score.json") for _, path in numbered(folder, "finish-")]
     random = folder / "random_generations.json"
-    beside = read_json(random, remedy=REMEDY) if random.exists() else []
+    beside = _generations(random) if random.exists() else []
     return Search(budget, generations, list(itertools.accumulate(sizes)), beside, found, finished)
+
+
+def _generations(path: Path) -> list[list[dict[str, Any]]]:
+    """After each generation the best so far, a list that is not empty."""
+
+    def check(content: Any) -> None:
+        typed(content, [[GENERATION]], "")
+        if not all(content):
+            raise ValueError("a generation has no network")
+
+    return read_json(path, check, remedy=REMEDY)
 
 
 def _score(path: Path) -> float | None:
     """The accuracy that a whole count of images gives."""
     if not path.exists():
         return None
-    count = read_json(path, COUNT, remedy=REMEDY)
+    count = read_json(path, check_count, remedy=REMEDY)
     return 100 * count["right"] / count["images"] if count["whole"] and count["images"] else None
 
 
 def _audit(path: Path) -> list[dict[str, Any]]:
     """The audited networks that are trained by now."""
-    rows = read_json(path, {"networks": list}, remedy=REMEDY)["networks"] if path.exists() else []
+    rows = read_json(path, {"networks": [AUDITED]}, remedy=REMEDY)["networks"] if path.exists() else []
     return [row | {"arch": Arch.from_dict(row["arch"])} for row in rows]
 
 
@@ -430,7 +435,7 @@ def images(run: Run) -> dict[str, int]:
             what = {"supernet": "supernet", "audit": "audit"}.get(place.partition("/")[0], "finish")
             what = "controls" if "/control-" in place else what
             networks = 4 if place == "supernet" and train["sampling"] == "sandwich" else 1
-            if place.startswith("audit/finetune") and config.get("audit_finetune", {}).get("epochs"):
+            if place.startswith("audit/finetune") and config["audit_finetune"]["epochs"]:
                 train = config["audit_finetune"]
             _add(found, f"space{visit.index}: {what}", steps * train["batch_size"] * networks)
         for what, scored in (("random networks", visit.random), ("scores", visit.scores), ("controls", visit.drawn)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -11,11 +10,11 @@ from pathlib import Path
 from string import Template
 
 from s3zoo import drawing
-from s3zoo.drawing import quantity, told_control, where_measured
+from s3zoo.drawing import mean_and_spread, quantity, told_control, told_doubts, where_measured
 from s3zoo.files import replacing, write_text
-from s3zoo.search.report import data, figures
+from s3zoo.search.report import data, networks, spaces
 from s3zoo.search.report.data import Group, Run
-from s3zoo.search.report.figures import Drawn
+from s3zoo.search.report.looks import Drawn
 
 HERE = Path(__file__).parent
 KINDS = ("pdf", "svg")
@@ -141,8 +140,8 @@ def winners(groups: Sequence[Group]) -> str:
                 ))  # fmt: skip
         for budget, known in tests.items() if len(group.runs) > 1 else ():
             if len(known) > 1:
-                spread = f"{statistics.fmean(known):.2f} ± {statistics.stdev(known):.2f}"
-                rows.append((f"{group.label}, mean of {len(known)} seeds", budget or "–", "–", "–", spread, "–", "–"))
+                name = f"{group.label}, mean of {len(known)} seeds"
+                rows.append((name, budget or "–", "–", "–", mean_and_spread(known), "–", "–"))
     head = ("run", "budget", "inherited %", "finished %", "test %", "parameters", "MACs")
     return table(head, rows, "Winners")
 
@@ -172,8 +171,9 @@ def savings(groups: Sequence[Group]) -> str:
     latencies = [
         (f"seed {run.seed}, {winner['budget']}", f"{winner['latency']:.3g}",
          f"{ms:.3g}" if (ms := run.latency.get(str(index))) is not None else "not measured",
-         where_measured(winner["latency_check"]) if "latency_check" in winner else "–")
+         "; ".join(filter(None, (where_measured(check), told_doubts(check)))) if check else "–")
         for group in groups for run in group.runs for index, winner in enumerate(run.winners) if "latency" in winner
+        for check in (winner.get("latency_check"),)
     ]  # fmt: skip
     return table(head, rows, "What racing saved") + table(
         ("latency of the winner", "promised by the table (ms)", "measured (ms)", "where"), latencies, "Latency"
@@ -212,7 +212,7 @@ PANELS = (
         "space", "The space",
         "The choices of every dimension in each visited space (as S3's Fig. 2); dashed lines join the lowest and the"
         " highest ones. Then what moved it, with standard errors: triangles point where a dimension went.",
-        (figures.moving, figures.slopes, figures.coherence), lacking="No space has been visited yet.",
+        (spaces.moving, spaces.slopes, spaces.coherence), lacking="No space has been visited yet.",
     ),
     Panel(
         "errors", "How good the spaces are",
@@ -223,7 +223,7 @@ PANELS = (
         " different ways do not compare. Then the same by choice in the last space that has such networks, of the first"
         " seed, and the mean error of each choice's top tier (as S3's Fig. 3); networks whose blocks differ in a gene"
         " are left out there.",
-        (figures.distributions, figures.choices), lacking="No network has been scored in full yet.",
+        (spaces.distributions, spaces.choices), lacking="No network has been scored in full yet.",
     ),
     Panel(
         "search", "The search",
@@ -231,38 +231,38 @@ PANELS = (
         " Random search is beside it where the run has it (controls.random_search, or space_search.random_samples), or"
         " where a run with arch_search.method=random is on the page. Only networks that saw all held-out images are"
         " shown.",
-        (figures.generations,), lacking="No generation is complete yet.",
+        (networks.generations,), lacking="No generation is complete yet.",
     ),
     Panel(
         "sizes", "Accuracy and size",
         "Every scored network with the weights of its supernet, the Pareto front and the winner (as AutoFormer's"
         " Fig. 7). Hollow grey points are estimates of racing; they are on no front.",
-        (figures.sizes,), lacking="No network has been scored yet.",
+        (networks.sizes,), lacking="No network has been scored yet.",
     ),
     Panel(
         "supernet", "The supernets",
         "Loss of training, and accuracies of the smallest, the largest and a random network on up to 512 held-out"
         " images after each epoch (as AutoFormer's Fig. 4).",
-        (figures.supernets,), lacking="No epoch of a supernet is complete, or the supernet was not trained here.",
+        (networks.supernets,), lacking="No epoch of a supernet is complete, or the supernet was not trained here.",
     ),
     Panel(
         "weights", "Inherited, finetuned, retrained",
         "Accuracies of the same networks with the supernet's weights and after further training (as S3's Fig. 5 and"
         " AutoFormer's Table 4). τ is Kendall's rank correlation with the inherited accuracies; it needs an audit"
         " (space_search.audit).",
-        (figures.audits,), finished, "No network has been finished yet.",
+        (networks.audits,), finished, "No network has been finished yet.",
     ),
     Panel(
         "genome", "The winner's genome",
         "A column per block, a row per gene, the darker the larger within its row. Beside it a network of the same kind"
         " that people designed, for larger images: compare the shapes.",
-        (figures.genomes,), lacking="No network has been found yet.",
+        (networks.genomes,), lacking="No network has been found yet.",
     ),
     Panel(
         "costs", "What it took",
         "Images seen, counted once for each network that saw them, and seconds of each phase. Images that recalibrate"
         " batch norms and the looks at a supernet after each epoch are left out.",
-        (figures.spent,), savings, "Nothing has been recorded yet.",
+        (networks.spent,), savings, "Nothing has been recorded yet.",
     ),
     Panel("origin", "Where it comes from", "What to type to do it again, and what it was done with.", table=origins),
 )  # fmt: skip

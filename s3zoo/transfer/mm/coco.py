@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from s3zoo.files import Fields, check_fields, read_json
-from s3zoo.models.folder import is_text
+from s3zoo.checks import Fields, Shown, typed
+from s3zoo.files import read_json
 
 LARGEST_SIDE = 100_000
 REMEDY = "correct it, or write the annotations again"
-_ID = (int, str)
+_ID = int | str
 _TABLES: dict[str, Fields] = {
     "categories": {"id": _ID, "name": str},
     "images": {"id": _ID, "file_name": str, "height": int, "width": int},
-    "annotations": {"id": _ID, "image_id": _ID, "category_id": _ID, "bbox": list, "area": (int, float)},
+    "annotations": {"id": _ID, "image_id": _ID, "category_id": _ID, "bbox": list, "area": float},
 }
 
 
@@ -30,11 +30,11 @@ def check_coco(path: Path, names: Sequence[str]) -> None:
     for table, fields in _TABLES.items():
         place = f"its {table!r}"
         try:
-            check_fields(content, {table: list})
+            typed(content, {table: list}, "")
             ids = set()
             for number, row in enumerate(content[table]):
                 place = f"row {number} of its {table!r}"
-                check_fields(row, fields)
+                typed(row, fields, "")
                 if row["id"] in ids:
                     raise ValueError(f"its 'id' {row['id']!r} is that of another row")
                 ids.add(row["id"])
@@ -58,7 +58,7 @@ def check_coco(path: Path, names: Sequence[str]) -> None:
 
 def _size_of_image(row: dict[str, Any]) -> tuple[int, int]:
     name, size = row["file_name"], (row["height"], row["width"])
-    if not name or not is_text(name) or PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+    if not name or name not in Shown() or PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
         raise ValueError(f"its 'file_name' {name[:60]!r} is no place below the folder of images")
     if not all(1 <= side <= LARGEST_SIDE for side in size):
         raise ValueError(f"its height and width must be from 1 to {LARGEST_SIDE}")
@@ -82,7 +82,7 @@ def _check_annotation(row: dict[str, Any], size: tuple[int, int] | None) -> None
             if line and not -most <= min(line) <= max(line) <= most:
                 raise ValueError("its 'segmentation' lies far outside of the image")
         return
-    check_fields(shape, {"size": list, "counts": (str, list)})
+    typed(shape, {"size": list, "counts": str | list}, "segmentation")
     counts = _decoded(shape["counts"]) if isinstance(shape["counts"], str) else shape["counts"]
     whole = all(type(count) is int and count >= 0 for count in counts)
     if shape["size"] != [height, width] or not whole or sum(counts) != height * width:

@@ -20,10 +20,10 @@ import torch
 from mmengine.config import Config, DictAction
 from mmengine.logging import MMLogger
 from mmengine.model import MMDistributedDataParallel, is_model_wrapper, revert_sync_batchnorm
-from mmengine.runner import Runner, find_latest_checkpoint
+from mmengine.runner import Runner
 from torch import Tensor
 
-from s3zoo.files import check_writable
+from s3zoo.files import CONFIG_BYTES, check_writable, read_bytes
 from s3zoo.models.loading import load_weights
 from s3zoo.models.open import model_folder
 from s3zoo.paths import commit
@@ -188,7 +188,7 @@ def train(argv: list[str] | None = None) -> int:
         return 0
     with own():
         _prepare(cfg, args, ("train", "val"))
-    last = find_latest_checkpoint(cfg.work_dir) if (Path(cfg.work_dir) / "last_checkpoint").is_file() else None
+    last = _last_checkpoint(Path(cfg.work_dir))
     if last and not args.resume:
         raise ValueError(
             f"{cfg.work_dir!r} holds a run already ({Path(last).name}); go on with --resume or name another --work-dir."
@@ -200,7 +200,7 @@ def train(argv: list[str] | None = None) -> int:
     if begin and not last and not re.match(r"[\w-]+:", str(begin)) and not Path(str(begin)).is_file():  # no address
         raise ValueError(f"load_from is {begin!r}, but there is no such file; give a checkpoint, or leave it out.")
     if last:
-        cfg.load_from = None  # mmengine would resume from there, and not from the run's own checkpoint
+        cfg.load_from = last
     if args.amp:
         if not torch.cuda.is_available():
             raise ValueError("--amp needs a GPU, and torch sees none; leave it out.")
@@ -245,6 +245,18 @@ def train(argv: list[str] | None = None) -> int:
     finally:
         distributed.stop()
     return 0
+
+
+def _last_checkpoint(folder: Path) -> str | None:
+    """The one that the file last_checkpoint names, in the run's own folder: that may have been moved, or come from
+    someone else."""
+    note = folder / "last_checkpoint"
+    if not note.is_file():
+        return None
+    path = folder / Path(read_bytes(note, CONFIG_BYTES).decode(errors="replace").strip()).name
+    if not path.is_file():
+        raise ValueError(f"{str(note)!r} names {path.name[:60]!r}, which is not there; restore it, or remove the note.")
+    return str(path)
 
 
 def _how_to_open(folder: Path) -> str:

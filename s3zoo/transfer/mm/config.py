@@ -283,7 +283,7 @@ def check_data(cfg: Config, splits: Sequence[str]) -> None:
         for prefix in (data.get("data_prefix") or {}).values():
             wanted[root / prefix] = False
     for path, is_file in wanted.items():
-        if not (path.is_file() if is_file else _has_files(path)):
+        if not (path.is_file() if is_file else path.is_dir() and any(path.iterdir())):
             names = [f"{other.as_posix()}{'' if is_file else '/'}" for other, is_file in wanted.items()]
             raise ValueError(
                 f"{path.as_posix()!r} is no {'file' if is_file else 'folder with files in it'}; the config reads "
@@ -305,10 +305,6 @@ def check_data(cfg: Config, splits: Sequence[str]) -> None:
 
         if _type_of(data).load_data_list is CocoDataset.load_data_list:  # mmdet knows other formats, too
             check_coco(path, classes_of(data)["classes"])
-
-
-def _has_files(folder: Path) -> bool:
-    return folder.is_dir() and next(folder.iterdir(), None) is not None
 
 
 def classes_of(data: Any) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from mmengine.registry import MODELS, VISUALIZERS
 from pycocotools.mask import encode
 from torch import Tensor
 
+from s3zoo.images import read_image
 from s3zoo.models.loading import load_weights
 from s3zoo.transfer.mm.config import classes_of, first_label, register, without_pretrained
 
@@ -49,7 +50,8 @@ class Predictor:
 
     def __call__(self, image: Path, folder: Path) -> dict[str, Any]:
         """Write the picture into `folder`; boxes are [x1, y1, x2, y2] in pixels, masks are COCO's run lengths."""
-        pixels = mmcv.imread(str(image)) if image.stat().st_size else None  # OpenCV fails an assertion on empty files
+        read_image(image, "RGB")  # what is none is refused here: OpenCV's decoders print, or fail an assertion
+        pixels = mmcv.imread(str(image))
         if pixels is None:
             raise ValueError(f"{str(image)!r} is not an image that OpenCV can read; leave it out.")
         pixels = mmcv.bgr2rgb(pixels)

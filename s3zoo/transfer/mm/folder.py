@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import timm
@@ -31,15 +31,19 @@ from mmengine.registry import MODELS, TASK_UTILS, TRANSFORMS, Registry
 from torch import Tensor, nn
 
 from s3zoo import __version__
-from s3zoo.files import check_fields
-from s3zoo.models.folder import WEIGHTS, Kind, check_args, first_checksum, is_text
+from s3zoo.checks import Range, Text, typed
+from s3zoo.files import CONFIG_BYTES, read_bytes
+from s3zoo.models.folder import WEIGHTS, Kind, check_args, first_checksum
 from s3zoo.models.loading import check_fit
 from s3zoo.models.official import read_checkpoint
 from s3zoo.transfer.mm import checkpoints
 from s3zoo.transfer.mm.config import register
 
-CONFIG_PY = "config.py"
-KIND = Kind("the folder of a detector or segmenter", (WEIGHTS, CONFIG_PY), 2, {1: first_checksum(CONFIG_PY)})
+CONFIG_PY, MEASURED = "config.py", {"metrics?": dict[str, float]}
+KIND = Kind("the folder of a detector or segmenter", (WEIGHTS, CONFIG_PY), 2, {1: first_checksum(CONFIG_PY)}, MEASURED)
+
+_BYTE = Annotated[int, Range(0, 255)]
+_META = {"classes": [Text], "palette?": tuple[tuple[_BYTE, _BYTE, _BYTE], ...] | None}
 
 SCOPES = ("mmdet", "mmseg")
 PACKAGES = ("mmengine", "mmcv", *SCOPES)
@@ -130,7 +134,7 @@ def load_detector(folder: str | Path) -> Exported:
     folder = Path(folder).expanduser()
     content = KIND.read(folder)
     try:
-        cfg = _parse((folder / CONFIG_PY).read_text(encoding="utf-8"))
+        cfg = _parse(read_bytes(folder / CONFIG_PY, CONFIG_BYTES).decode())
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
         said = " ".join(str(error).split())[:100]
         raise ValueError(f"{str(folder / CONFIG_PY)!r} is no config of literals ({said}); export it again.") from None
@@ -138,9 +142,12 @@ def load_detector(folder: str | Path) -> Exported:
         meta = _checked_meta(content.get("dataset_meta"))
         checked = Config(_checked(cfg, meta))
         twin = _built(checked)
-    except _Refused as refused:
+        if json.loads(json.dumps(cfg, default=str)) != content.get("config"):  # from which its card is made
+            raise _Refused(f"its config.json holds another config than its {CONFIG_PY}")
+    except ValueError as refused:
+        said = str(refused).rstrip(".")
         raise ValueError(
-            f"{str(folder)!r} is refused: {refused}; a folder may hold a model and a pipeline of known parts only, any"
+            f"{str(folder)!r} is refused: {said}; a folder may hold a model and a pipeline of known parts only, any"
             " other is opened by the config that it was trained with and its checkpoint."
         ) from None
     weights = read_checkpoint(folder / WEIGHTS)
@@ -194,16 +201,8 @@ class _Refused(ValueError):
 def _checked_meta(meta: Any) -> dict[str, Any]:
     if not meta:
         return {}
-    check_fields(meta, {"classes": list})
-    if not is_text(*meta["classes"]):
-        raise _Refused("its classes are not all text")
-    colours = meta.get("palette") or []
-    good = isinstance(colours, list) and all(
-        isinstance(c, list) and len(c) == 3 and all(type(v) is int and 0 <= v < 256 for v in c) for c in colours
-    )
-    if not good:
-        raise _Refused("its palette is no list of colours")
-    palette = {"palette": [tuple(colour) for colour in colours]} if colours else {}
+    typed(meta, _META, "its dataset_meta")
+    palette = {"palette": [tuple(colour) for colour in meta["palette"]]} if meta.get("palette") else {}
     return {"classes": tuple(meta["classes"]), **palette}
 
 

@@ -88,19 +88,6 @@ def softnms(
     return torch.tensor(kept, dtype=torch.long)
 
 
-def nms_match(dets: Tensor, iou_threshold: float) -> list[list[int]]:
-    """Groups of boxes (x1, y1, x2, y2, score): each that NMS keeps, followed by those that it suppresses."""
-    dets = dets.detach().float().cpu()
-    threshold = float(torch.tensor(iou_threshold, dtype=torch.float32))
-    left = dets[:, 4].argsort(descending=True, stable=True)
-    groups = []
-    while len(left):
-        over = _overlaps(dets[left[0]], dets[left[1:]], 0) >= threshold
-        groups.append([int(left[0]), *left[1:][over].tolist()])
-        left = left[1:][~over]
-    return groups
-
-
 def _refuse_max(pool_mode: int) -> None:
     if pool_mode != 1:
         raise NotImplementedError(
@@ -173,7 +160,6 @@ def get_compiling_cuda_version() -> str:
 OPERATORS: tuple[Callable[..., Any], ...] = (
     nms,
     softnms,
-    nms_match,
     roi_align_forward,
     roi_align_backward,
     get_compiler_version,

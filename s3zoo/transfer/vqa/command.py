@@ -226,7 +226,7 @@ def _predict(arguments: argparse.Namespace) -> int:
 
 
 def _ask(arguments: argparse.Namespace) -> int:
-    for answer, probability in answered(arguments.model, arguments.image, arguments.question):
+    for answer, probability in answered(arguments.model, arguments.image, arguments.question or ""):  # of "--": a list
         print(f"{probability:6.1%}  {answer}")
     return 0
 

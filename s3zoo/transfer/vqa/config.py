@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from s3zoo.checks import Amount, Count, Positive, Range, Seed, Share, Threads, Workers, check
+from s3zoo.checks import Amount, Count, Interpolation, Positive, Range, Seed, Share, Threads, Workers, check
 from s3zoo.training.config import Train
 
 
@@ -31,7 +31,7 @@ class VqaData:
     dropped_image: Literal["blank", "shuffle"] = "blank"
     mean: Annotated[tuple[float, float, float], Range(-(10**6), 10**6)] = (0.485, 0.456, 0.406)
     std: Annotated[tuple[float, float, float], Range(0, 10**6, above=True)] = (0.229, 0.224, 0.225)
-    interpolation: str = "bicubic"
+    interpolation: Interpolation = "bicubic"
     workers: Workers = 0
 
     def __post_init__(self) -> None:

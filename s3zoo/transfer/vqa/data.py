@@ -24,8 +24,10 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from s3zoo.training.data import CACHE_BYTES, channels_first, make_loader, normalised
-from s3zoo.training.splits import AUGMENT, DECODER_ERRORS, ORDER, hashed, uniform
+from s3zoo.files import parse_json, read_bytes
+from s3zoo.images import read_image
+from s3zoo.training.images import CACHE_BYTES, channels_first, make_loader, normalised, random_crops
+from s3zoo.training.splits import AUGMENT, ORDER, hashed, uniform
 from s3zoo.transfer.vqa import metric
 from s3zoo.transfer.vqa.config import VqaData
 from s3zoo.transfer.vqa.model import Words
@@ -145,8 +147,8 @@ def _find(root: str, name: str) -> Path:
 
 def _rows(path: Path, key: str, fields: Mapping[str, type]) -> list[dict[str, Any]]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
+        content = parse_json(read_bytes(path))
+    except ValueError as error:
         raise ValueError(f"{path} is not whole or not JSON ({error}); download it again.") from None
     rows = content.get(key) if isinstance(content, dict) else None
     if not isinstance(rows, list):
@@ -240,18 +242,10 @@ def decode(path: Path, config: VqaData) -> np.ndarray:
     size = (config.img_size, config.img_size)
     if not path.is_file():
         raise ValueError(f"There is no image at {str(path)!r}; give one that exists.")
-    try:
-        with Image.open(path) as file:
-            image = file.convert("RGB")
-        if image.size != size:
-            image = image.resize(size, Image.Resampling[config.interpolation.upper()])
-        return channels_first(image)
-    except KeyError:
-        raise ValueError(
-            f"data.interpolation is {config.interpolation!r}, but must be bilinear, bicubic or another of Pillow's."
-        ) from None
-    except DECODER_ERRORS as error:
-        raise ValueError(f"The image {str(path)!r} cannot be read ({error}); repair or remove it.") from None
+    image = read_image(path, "RGB")
+    if image.size != size:
+        image = image.resize(size, Image.Resampling[config.interpolation.upper()])
+    return channels_first(image)
 
 
 # What the training loop sees
@@ -330,7 +324,9 @@ class TrainSamples:
         for place, question in np.ndenumerate(chosen):
             labels, scores = self.targets[question]
             targets[place][labels] = scores
-        images = normalised(self._shifted(arrays, epoch, samples), self.config)  # type: ignore[arg-type]
+        if pad := self.config.random_crop_pad:  # the border is repeated outwards
+            arrays = random_crops(arrays, pad, hashed(self.seed, AUGMENT, epoch, samples), "edge")
+        images = normalised(arrays, self.config)  # type: ignore[arg-type]
         images[torch.from_numpy(blank)] = 0  # the mean colour, as in the control of `eval`
         inputs = {
             "images": images,
@@ -339,18 +335,6 @@ class TrainSamples:
             "matched": torch.from_numpy(np.stack([matched for _, _, matched in picked])),
         }
         return inputs, torch.from_numpy(targets)
-
-    def _shifted(self, images: np.ndarray, epoch: int, samples: np.ndarray) -> np.ndarray:
-        """Repeat the border outwards and crop at a random place."""
-        pad = self.config.random_crop_pad
-        if not pad:
-            return images
-        side = images.shape[-1]
-        wide = np.pad(images, [(0, 0), (0, 0), (pad, pad), (pad, pad)], mode="edge")
-        draws = hashed(self.seed, AUGMENT, epoch, samples)
-        top, left = ((uniform(hashed(draws, axis)) * (2 * pad + 1)).astype(int) for axis in (0, 1))
-        places = zip(wide, top, left, strict=True)
-        return np.stack([image[:, y : y + side, x : x + side] for image, y, x in places])
 
 
 class VqaTrainData:

@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import timm
 import torch
@@ -18,19 +18,18 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertModel, BertTokenizer
 
 from s3zoo import __version__
-from s3zoo.files import Fields, check_fields, read_json
+from s3zoo.checks import CLOSED, Interpolation, Range, Share, Text, typed
+from s3zoo.files import CONFIG_BYTES, read_bytes, read_json
 from s3zoo.models import ENTRYPOINTS
 from s3zoo.models._base import ZooModel
 from s3zoo.models.folder import (
     CONFIG,
-    INTERPOLATIONS,
     LARGEST,
     WEIGHTS,
     Kind,
     check_args,
     check_safetensors,
     first_checksum,
-    is_text,
     read_json_object,
 )
 from s3zoo.models.loading import check_fit
@@ -42,15 +41,38 @@ ANSWERS, WORDS = "answers.json", "vocab.txt"
 
 
 KIND = Kind(
-    "the model folder of a run of `s3zoo vqa train`", (WEIGHTS, ANSWERS, WORDS), 2, {1: first_checksum(ANSWERS, WORDS)}
-)
-_PREPARED = ("img_size", "max_tokens", "mean", "std", "interpolation")
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-_BERT_KEYS = (
-    "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act",
-    "hidden_dropout_prob", "attention_probs_dropout_prob", "max_position_embeddings", "type_vocab_size",
-    "layer_norm_eps", "pad_token_id",
+    "the model folder of a run of `s3zoo vqa train`", (WEIGHTS, ANSWERS, WORDS), 2, {1: first_checksum(ANSWERS, WORDS)},
+    {"scores?": ({"overall": float, "by_type": dict[str, float]},)},
 )  # fmt: skip
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+# What config.json holds: fields and types
+_Size = Annotated[int, Range(1, 1 << 16)]
+_BERT: dict[str, Any] = {
+    "vocab_size": Annotated[int, Range(1, LARGEST)],
+    "hidden_size": Annotated[int, Range(1, 1 << 14)],
+    "num_hidden_layers": Annotated[int, Range(1, 1000)],
+    "num_attention_heads": _Size,
+    "intermediate_size": _Size,
+    "hidden_act": str,
+    "hidden_dropout_prob": Share,
+    "attention_probs_dropout_prob": Share,
+    "max_position_embeddings": _Size,
+    "type_vocab_size": _Size,
+    "layer_norm_eps": Share,
+    "pad_token_id": Annotated[int, Range(0, LARGEST)],
+}
+_PREPARED: dict[str, Any] = {
+    "img_size": Annotated[int, Range(1, 1 << 14)],
+    "max_tokens": Annotated[int, Range(3, LARGEST)],
+    "mean": tuple[float, float, float],
+    "std": Annotated[tuple[float, float, float], Range(0, above=True)],
+    "interpolation": Interpolation,
+}
+_FIELDS: dict[str, Any] = CLOSED | {
+    "model_type": Literal["s3zoo_vqa"], "s3zoo": dict, "lowercase": bool, "head_dropout": Share, "matching": bool,
+    "backbone": CLOSED | {"architecture": str, "model_args": dict}, "bert": CLOSED | _BERT, "data": CLOSED | _PREPARED,
+    "num_answers": Annotated[int, Range(1, LARGEST)],
+}  # fmt: skip
 
 
 # Words
@@ -101,7 +123,10 @@ def bert_folder(source: str) -> str:
     if not source.startswith("package:"):
         return source
     name = source.removeprefix("package:")
-    spec = importlib.util.find_spec(name) if name.isidentifier() else None
+    try:
+        spec = importlib.util.find_spec(name) if name.isidentifier() else None
+    except ValueError:  # __main__ has none
+        spec = None
     places = spec.submodule_search_locations or [] if spec else []
     for place in places:
         for config in sorted(Path(place).rglob(CONFIG)):
@@ -151,14 +176,14 @@ def _check_bert(folder: Path) -> dict[str, Any]:
     config = read_json_object(folder / CONFIG)
     if config.get("model_type") != "bert":
         raise ValueError(f"{str(folder)!r} is a {config.get('model_type')!r:.60} model, but model.bert must be a BERT.")
-    for key in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
-        if key in config and not (type(config[key]) is int and 1 <= config[key] <= LARGEST):
-            raise ValueError(f"{str(folder / CONFIG)!r} has {key} {config[key]!r:.60}, but it must be a whole number.")
+    known = {key: config[key] for key in _BERT if key in config}
+    for key, value in known.items():
+        typed(value, _BERT[key], f"{str(folder / CONFIG)!r}: {key}")
     check_safetensors(folder / WEIGHTS)
-    words = (folder / WORDS).read_text(encoding="utf-8", errors="replace").split("\n")
+    words = read_bytes(folder / WORDS, CONFIG_BYTES).decode(errors="replace").split("\n")
     if lost := sorted({"[PAD]", "[UNK]", "[CLS]", "[SEP]"} - set(words)):
         raise ValueError(f"{str(folder / WORDS)!r} has no word {lost[0]}, which every BERT has; get it again.")
-    return {key: config[key] for key in _BERT_KEYS if key in config}
+    return known
 
 
 def _fetched(source: str, fetch: Callable[[], Any]) -> Any:
@@ -338,7 +363,7 @@ def save(
     content: dict[str, Any] = {
         "model_type": "s3zoo_vqa",
         "backbone": {"architecture": name, "model_args": args},
-        "bert": {key: getattr(model.bert.config, key) for key in _BERT_KEYS},
+        "bert": {key: getattr(model.bert.config, key) for key in _BERT},
         "lowercase": words.lowercase,
         "head_dropout": model.head[2].p,
         "matching": model.matching is not None,
@@ -382,56 +407,23 @@ def load(folder: Path) -> tuple[VqaModel, Words, list[str], dict[str, Any]]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_bytes(path, CONFIG_BYTES).decode()
     except UnicodeDecodeError:
         raise ValueError(f"{str(path)!r} is no text; copy the folder again.") from None
 
 
 def _check(content: dict[str, Any], answers: Any, vocabulary: list[str]) -> None:
     """Refuse a config with other fields or types than `save` writes."""
-    number = (int, float)
-    fields: Fields = {"model_type": str, "backbone": dict, "bert": dict, "data": dict, "num_answers": int}
-    check_fields(content, {**fields, "lowercase": bool, "matching": bool, "head_dropout": number})
-    if content["model_type"] != "s3zoo_vqa":
-        raise ValueError(f"its model_type is {content['model_type'][:60]!r} instead of 's3zoo_vqa'")
-    if not isinstance(answers, list) or not answers or not is_text(*answers):
-        raise ValueError(f"{ANSWERS} is no list of answers")
-    if content["num_answers"] != len(answers):
-        raise ValueError(f"{ANSWERS} has {len(answers)} answers, but num_answers is {content['num_answers']}")
+    typed(content, _FIELDS, "")
     made, bert, data = content["backbone"], content["bert"], content["data"]
-    for name, given, known in (
-        ("backbone", made, ("architecture", "model_args")), ("bert", bert, _BERT_KEYS), ("data", data, _PREPARED)
-    ):  # fmt: skip
-        if unknown := sorted(set(given) - set(known)):
-            raise ValueError(f"{name} has the unknown field {unknown[0]!r}")
-    check_fields(made, {"architecture": str, "model_args": dict})
+    if len(typed(answers, tuple[Text, ...], ANSWERS)) != content["num_answers"]:
+        raise ValueError(f"{ANSWERS} has {len(answers)} answers, but num_answers is {content['num_answers']}")
     if not re.fullmatch(r"\w+", made["architecture"]) or not timm.is_model(made["architecture"]):
         raise ValueError(f"its backbone {made['architecture'][:60]!r} is no model of timm or s3zoo")
     check_args(made["architecture"], made["model_args"])
-    decimal = ("hidden_dropout_prob", "attention_probs_dropout_prob", "layer_norm_eps")
-    check_fields(bert, {key: number if key in decimal else str if key == "hidden_act" else int for key in _BERT_KEYS})
     if bert["hidden_act"] not in transformers.activations.ACT2FN:
         raise ValueError(f"bert.hidden_act is {bert['hidden_act'][:60]!r}, which transformers does not know")
-    for key, most in (("vocab_size", len(vocabulary)), ("hidden_size", 1 << 14), ("num_hidden_layers", 1000)):
-        _between(bert, key, 1, most)
-    for key in ("num_attention_heads", "intermediate_size", "max_position_embeddings", "type_vocab_size"):
-        _between(bert, key, 1, 1 << 16)
-    _between(bert, "pad_token_id", 0, bert["vocab_size"] - 1)
-    for key in decimal:
-        _between(bert, key, 0, 1)
     if bert["vocab_size"] != len(vocabulary) or bert["hidden_size"] % bert["num_attention_heads"]:
         raise ValueError("bert does not have a vector for each word, or its width is no multiple of its heads")
-    _between(content, "head_dropout", 0, 1)
-    check_fields(data, {"img_size": int, "max_tokens": int, "mean": list, "std": list, "interpolation": str})
-    _between(data, "img_size", 1, 1 << 14)
-    _between(data, "max_tokens", 3, bert["max_position_embeddings"])
-    values = [*data["mean"], *data["std"]]
-    if len(values) != 6 or not all(isinstance(value, number) for value in values) or not all(data["std"]):
-        raise ValueError("data.mean and data.std are not three numbers each")
-    if data["interpolation"] not in INTERPOLATIONS:
-        raise ValueError(f"data.interpolation is {data['interpolation'][:60]!r}, not {' or '.join(INTERPOLATIONS)}")
-
-
-def _between(values: dict[str, Any], key: str, low: int, high: int) -> None:
-    if not low <= values[key] <= high:
-        raise ValueError(f"{key} is {values[key]}, not from {low} to {high}")
+    if bert["pad_token_id"] >= bert["vocab_size"] or data["max_tokens"] > bert["max_position_embeddings"]:
+        raise ValueError("bert has no vector for the word that pads, or fewer positions than data.max_tokens")

@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from s3zoo.files import read_json, write_json
-from s3zoo.training.data import normalised
 from s3zoo.training.distributed import Ranks, mixed_precision
 from s3zoo.training.folder import check_folder, claim_folder
+from s3zoo.training.images import normalised
 from s3zoo.training.log import Log
 from s3zoo.training.loop import ModelTask, Stop, fit, seed_from
 from s3zoo.training.splits import hashed

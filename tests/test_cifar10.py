@@ -1,0 +1,156 @@
+"""What was recorded of the study on CIFAR-10 and all that is written from it: networks, table, page, figures.
+
+Where one of these fails: `make zoo`.
+"""
+
+import importlib
+import json
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from s3zoo import scored
+from s3zoo.arch import Arch
+from s3zoo.search.budget import Pricer
+
+ROOT = Path(__file__).resolve().parent.parent
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def benchmark() -> Iterator[Any]:
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    yield importlib.import_module("cifar10")
+    sys.path.remove(str(ROOT / "benchmarks"))
+
+
+@pytest.fixture(scope="module")
+def found(benchmark: Any) -> Iterator[Any]:
+    with benchmark.recorded() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def figures(benchmark: Any, found: Any) -> list[tuple[str, str]]:
+    return [(name, label) for name, label, _ in benchmark.pictures(found)]
+
+
+def test_the_page_is_written_from_the_recorded_runs(benchmark: Any, found: Any, figures: list[tuple[str, str]]) -> None:
+    path = ROOT / "docs/cifar10.md"
+    assert benchmark.inserted(path, benchmark.page(found, figures)) == path.read_text()
+    assert {path.stem for path in (ROOT / "docs").glob("cifar10*.svg")} == {"cifar10", *(name for name, _ in figures)}
+
+
+def test_the_page_has_what_the_files_of_a_run_say(found: Any) -> None:
+    """By hand, of the runs that are sure to be there."""
+    text = (ROOT / "docs/cifar10.md").read_text()
+    assert "| s3-0 | 68.00 | 67.08 to 68.91 | 67.64 | 171K | 6M |" in text
+    assert "| swin-0 | 67.88 | 66.96 to 68.79 | 67.74 | 225K | 5.7M |" in text
+    for index in range(3):
+        rows = [
+            json.loads(line) for line in (found.folder / f"s3-0/space{index}/random.jsonl").read_text().splitlines()
+        ]
+        mean = sum(row["accuracy"] for row in rows) / len(rows)
+        assert re.search(rf"\| s3-0 \| space{index} \| {len(rows)} \| {mean:.1f} \|", text)
+    result = json.loads((found.folder / "s3-0/result.json").read_text())
+    depths = " / ".join(str(len(stage["blocks"])) for stage in result["winners"][0]["arch"]["stages"])
+    assert re.search(rf"\| s3-0 \| winner \| {depths} \| 32 / 48 / 64 \|", text)
+    started = [json.loads(line) for line in (ROOT / "benchmarks/data/cifar10/study.jsonl").read_text().splitlines()]
+    assert all(f"| {row['name']} | `s3zoo {row['command']}` | {row['seconds']:,} |" in text for row in started)
+
+
+def test_the_front_page_shows_every_finished_run(benchmark: Any, found: Any) -> None:
+    def said(svg: str) -> list[str]:
+        return [element.text or "" for element in ElementTree.fromstring(svg).iter() if element.tag.endswith("title")]
+
+    svg = (ROOT / "docs/cifar10.svg").read_text()
+    assert said(svg) == said(benchmark.front(found))
+    marks = {text.partition("\n")[0]: text for text in said(svg)}
+    assert set(found.outcomes) <= set(marks) and "68.00 % (67.08 to 68.91)" in marks["s3-0"]
+    assert "docs/cifar10.svg" in (ROOT / "README.md").read_text()
+
+
+def test_the_table_has_every_network_of_the_recorded_searches(benchmark: Any, found: Any) -> None:
+    networks = scored.load("cifar10")
+    assert networks == found.networks()
+    card = ROOT / "s3zoo/tables/README.md"
+    assert benchmark.inserted(card, benchmark.counts(networks)) == card.read_text()
+    scores = [json.loads(line) for line in (found.folder / "s3-0/space0/scores.jsonl").read_text().splitlines()]
+    first = {each.arch.key: each for each in networks if (each.run, each.space) == ("s3-0", "cifar10_s3")}
+    assert len(scores) == 120 and all(
+        first[Arch.from_dict(row["arch"]).key].accuracy == row["accuracy"] for row in scores
+    )
+    price = Pricer(img_size=32, in_chans=3, num_classes=10)
+    assert all(price(each.arch) == {"params": each.params, "macs": each.macs} for each in networks[::100])
+
+
+def test_published_networks_are_those_of_their_runs(benchmark: Any, found: Any) -> None:
+    """With every other seed and every network that they are compared with on the card."""
+    there = {run: name for run, name in benchmark.PUBLISHED.items() if run in found.outcomes}
+    assert "s3-0" in there
+    for run, name in there.items():
+        config = json.loads((ROOT / "s3zoo/weights" / name / "config.json").read_text())
+        recorded = json.loads((found.folder / run / "model/config.json").read_text())
+        assert config["s3zoo"]["sha256"] == recorded["s3zoo"]["sha256"], name
+        assert config["s3zoo"]["provenance"]["metrics"] == recorded["s3zoo"]["provenance"]["metrics"]
+        rows = {row["control"]: row for row in config["s3zoo"]["provenance"].get("controls", ())}
+        assert set(rows) >= {path.name for path in benchmark.beside(found, run)}
+        assert all(rows[each]["test"] == found.outcomes[each].test for each in rows if each in found.outcomes)
+    card = (ROOT / "s3zoo/weights/s3_micro.cifar10/README.md").read_text()
+    assert "| swin-0 | 67.88 | 66.96 to 68.79 | 225K | 5.7M | `s3zoo train cifar10_swin_micro" in card
+
+
+def test_taking_in_a_run_anew_changes_nothing(benchmark: Any, found: Any, tmp_path: Path, monkeypatch) -> None:
+    """The same files come back, and starts that are known are not listed again."""
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "study.jsonl").write_bytes((ROOT / "benchmarks/data/cifar10/study.jsonl").read_bytes())
+    (found.folder / "study.jsonl").write_text(
+        (kept / "study.jsonl").read_text()
+        + json.dumps({"name": "x-0", "command": "search x", "begun": 1, "code": 0, "seconds": 2, "done": False})
+        + "\n"
+    )
+    monkeypatch.setattr(benchmark, "KEPT", kept)
+    benchmark.pack(found.folder)
+    (found.folder / "study.jsonl").unlink()
+    lines = (kept / "study.jsonl").read_text().splitlines()
+    assert (
+        lines[:-1] == (ROOT / "benchmarks/data/cifar10/study.jsonl").read_text().splitlines() and '"x-0"' in lines[-1]
+    )
+    with benchmark.recorded() as again:
+        assert set(again.outcomes) == set(found.outcomes)
+        for path in (path for path in found.folder.rglob("*") if path.is_file()):
+            assert (again.folder / path.relative_to(found.folder)).read_bytes() == path.read_bytes()
+
+
+def test_another_seed_comes_into_all_of_it(benchmark: Any, found: Any, tmp_path: Path, monkeypatch) -> None:
+    """As if s3-0 had been done again with seed 1 and come to 70 %."""
+    runs, kept, weights = tmp_path / "runs", tmp_path / "kept", tmp_path / "weights"
+    kept.mkdir()
+    for name, copy in (("s3-0", "s3-0"), ("s3-0", "s3-1"), ("swin-0", "swin-0")):
+        shutil.copytree(found.folder / name, runs / copy)
+    for path in (runs / "s3-1").rglob("*.json"):
+        text = path.read_text().replace('"seed": 0', '"seed": 1').replace('"top1": 68.0', '"top1": 70.0')
+        path.write_text(text.replace("cifar10_s3_2core --set", "cifar10_s3_2core --set seed=1 --set"))
+    shutil.copytree(ROOT / "s3zoo/weights/s3_micro.cifar10", weights / "s3_micro.cifar10")
+    (kept / "study.jsonl").touch()
+    monkeypatch.setattr(benchmark, "KEPT", kept)
+    monkeypatch.setattr(benchmark, "WEIGHTS", weights)
+    benchmark.pack(runs)
+    with benchmark.recorded() as grown:
+        text = benchmark.page(grown, [])
+        benchmark.publish(grown)
+        marks, scored_in = benchmark.front(grown), {each.run for each in grown.networks()}
+    assert "| s3 | 2 | 69.00 ± 1.41 |" in text  # 68 and 70
+    assert re.search(r"\| s3 \(S3\) \| 2 / 2 \| 0 / 0 \| macs <= 6M \| 171K \| 6M \| 69.00 ± 1.41 \| 2 \|", text)
+    assert "s3-1\n70.00 %" in marks and scored_in == {"s3-0", "s3-1"}
+    card = (weights / "s3_micro.cifar10/README.md").read_text()
+    assert "| s3-1 | 70.00 |" in card and re.search(
+        r"\| `s3zoo search cifar10_s3_2core .*\| 2 \| 69.00 ± 1.41 \|", card
+    )
