@@ -244,6 +244,10 @@ def test_weights_of_the_tower_from_a_file(tmp_path):
     tower = build_tower(TINY, tmp_path / "tower.safetensors", img_size=32)
     assert all(torch.equal(v, tower.state_dict()[name]) for name, v in source.state_dict().items())
     assert not torch.equal(tower.pos_embed, build_tower(TINY, img_size=32).pos_embed)
+    lost = "blocks.1.mlp.fc1.weight"
+    save_file({k: v for k, v in source.state_dict().items() if k != lost}, tmp_path / "tower.safetensors")
+    with pytest.raises(ValueError, match=f"'{lost}' is missing"):
+        build_tower(TINY, tmp_path / "tower.safetensors", img_size=32)
 
 
 def test_leaving_the_meta_device_builds_the_tower():

@@ -41,11 +41,7 @@ def build_tower(
         with device:
             tower = _created(name, **args)
     else:
-        file = _weights(name, pretrained) if pretrained else None
-        overlay = None if file is None else dict(file=str(file))
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            tower = _created(name, pretrained=bool(pretrained), pretrained_cfg_overlay=overlay, **args)
+        tower = _loaded(name, _weights(name, pretrained), args) if pretrained else _seeded(0, name, args)
         source["sha256"] = fingerprint(tower)
         if sha256 and source["sha256"] != sha256:
             raise ValueError(
@@ -75,6 +71,27 @@ def _weights(name: str, pretrained: bool | str | Path) -> Path | None:
         ) from error
 
 
+def _seeded(seed: int, name: str, args: dict[str, Any]) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return _created(name, **args)
+
+
+def _loaded(name: str, file: Path | None, args: dict[str, Any]) -> nn.Module:
+    """A tower with weights: without a classifier timm loads those that fit, and leaves the rest as it was drawn.
+
+    What equals a draw of the same seed was not loaded. The seed is not that of towers without weights, since a file may
+    hold theirs.
+    """
+    drawn = _seeded(1, name, args).state_dict()
+    overlay = None if file is None else dict(file=str(file))
+    tower = _seeded(1, name, args | dict(pretrained=True, pretrained_cfg_overlay=overlay))
+    for key, value in tower.state_dict().items():
+        if value.equal(drawn[key]) and value.min() < value.max():  # zeros and ones are the same with weights
+            raise _no_weights(name, f"{key!r} is missing")
+    return tower
+
+
 def _created(name: str, **args: Any) -> nn.Module:
     """timm.create_model, its many ways to fail as one sentence."""
     if not timm.is_model(name):
@@ -88,8 +105,15 @@ def _created(name: str, **args: Any) -> nn.Module:
     except Exception as error:  # from the Hub, the network, the disk, or weights of another network
         why = " ".join(str(error).split()).partition(". ")[0].rstrip(".")
         if args.get("pretrained"):
-            why = f"its weights cannot be loaded ({why}); give a file with weights of this model"
+            raise _no_weights(name, why) from error
         raise ValueError(f"The tower {name} cannot be built: {why}.") from error
+
+
+def _no_weights(name: str, why: str) -> ValueError:
+    return ValueError(
+        f"The tower {name} cannot be built: its weights cannot be loaded ({why}); give a file with weights of this"
+        " model."
+    )
 
 
 def no_transformer(name: str) -> ValueError:
