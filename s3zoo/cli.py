@@ -14,7 +14,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 from s3zoo import __version__
@@ -83,17 +82,6 @@ _USER_ERRNOS = {
 }
 
 
-def available() -> dict[str, Command]:
-    """The subcommands whose module is part of this installation; looks at files, imports nothing."""
-    here = Path(__file__).resolve().parent
-
-    def exists(target: str) -> bool:
-        path = here.joinpath(*target.partition(":")[0].split(".")[1:])
-        return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
-
-    return {name: command for name, command in COMMANDS.items() if exists(command.target)}
-
-
 def run(command: Callable[[list[str]], int], argv: list[str]) -> int:
     """Run one subcommand and give its exit code: 2 for a user's mistake, 130 when interrupted.
 
@@ -143,13 +131,12 @@ def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     if isinstance(sys.stdout, io.TextIOWrapper):  # names of files may be in another encoding
         sys.stdout.reconfigure(errors="backslashreplace")
-    commands = available()
-    width = max(map(len, commands))
+    width = max(map(len, COMMANDS))
     parser = argparse.ArgumentParser(
         prog="s3zoo",
         description="Searched vision transformers as timm models.",
         epilog="subcommands:\n"
-        + "".join(f"  {name:{width}}  {command.help}\n" for name, command in commands.items())
+        + "".join(f"  {name:{width}}  {command.help}\n" for name, command in COMMANDS.items())
         + "\n`s3zoo <subcommand> --help` lists its options. S3ZOO_DEBUG=1 shows tracebacks.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -160,19 +147,15 @@ def main(argv: list[str] | None = None) -> int:
     if name is None:
         parser.print_help()
         return 0
-    if name not in commands:
-        near = difflib.get_close_matches(name, commands, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"the subcommands are {', '.join(commands)}."
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"the subcommands are {', '.join(COMMANDS)}."
         if _speaks():
             print(f"s3zoo: there is no subcommand {name!r}; {hint}", file=sys.stderr)
         return 2
-    module, _, function = commands[name].target.partition(":")
+    module, _, function = COMMANDS[name].target.partition(":")
     return run(lambda rest: getattr(importlib.import_module(module), function)(rest), argv[1:])
 
 
 def _debug() -> bool:
     return os.environ.get("S3ZOO_DEBUG", "") not in ("", "0")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

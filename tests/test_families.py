@@ -50,7 +50,7 @@ def python(elsewhere: Path, code: str) -> subprocess.CompletedProcess[str]:
 
 
 def command_line(elsewhere: Path, *words: str) -> str:
-    done = run(elsewhere, "-m", "s3zoo.cli", *words)
+    done = run(elsewhere, "-m", "s3zoo", *words)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
