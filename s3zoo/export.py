@@ -80,7 +80,9 @@ def write_repository(
     folder = new_folder(folder)
     with replacing_files(folder, REPOSITORY) as new:
         put_weights(new / WEIGHTS)
-        if sample is not None:
+        if sample is None:
+            config["s3zoo"].pop("sample", None)  # else the card would show a picture that is not there
+        else:
             shutil.copyfile(sample, new / cards.SAMPLE)
         config["s3zoo"]["sha256"] = sha256(new / WEIGHTS)
         for name, text in cards.files(config, repo_id=repo_id).items():

@@ -86,14 +86,19 @@ class Extras:
     latency: bool = False
     beside: Sequence[Path] = ()  # folders of finished runs
 
-    def describe(self, ours: dict[str, Any], ask: Callable[[Path], dict[str, Any]], scratch: Path) -> Path | None:
-        """Put them into the config's own section; gives the picture of the sample, once it is in `scratch`."""
+    def describe(
+        self, ours: dict[str, Any], ask: Callable[[Path], dict[str, Any]], source: Path, scratch: Path
+    ) -> Path | None:
+        """Put them into the config's own section; gives the picture of the sample, made in `scratch` or of `source`."""
         if self.title is not None:
             if self.title not in Shown() or not self.title.strip():
                 raise ValueError(f"--title is {self.title!r}, but must be a line of text.")
             ours["title"] = self.title.strip()
         if self.sample is None:
-            return None
+            kept = source / cards.SAMPLE
+            if not kept.is_file():
+                ours.pop("sample", None)
+            return kept if "sample" in ours else None
         picture = scratch / cards.SAMPLE
         image = read_image(self.sample, "RGB")
         image.thumbnail((512, 512))
@@ -152,7 +157,7 @@ def make_repository(
         return {"head": ["Class", "Probability"], "rows": shown}
 
     with tempfile.TemporaryDirectory() as scratch:
-        picture = extras.describe(config["s3zoo"], ask, Path(scratch))
+        picture = extras.describe(config["s3zoo"], ask, source, Path(scratch))
         if layout == "timm" and model is not None:
             to_timm(out, model, config, repo_id=repo_id, sample=picture)
             config, files = load_model_config(out, plain=True), written(out)
@@ -171,7 +176,7 @@ def _task_repository(
     """The repository of a detector, segmenter or model that answers questions, once the folder is sure to open."""
     if extras.latency or extras.beside or options:
         raise ValueError("--latency, --beside, --layout and --onnx are for networks that classify; leave them out.")
-    if dense == (extras.question is not None) and (dense or extras.sample):
+    if (extras.question is None) != (dense or extras.sample is None):
         raise ValueError("--question belongs to --sample and to models that answer questions; give both, or neither.")
     folder = new_folder(out)
     if dense:
@@ -204,7 +209,7 @@ def _task_repository(
         config["s3zoo"]["license"] = license
     names = (*KIND.files, "README.md", cards.SAMPLE, CONFIG)
     with tempfile.TemporaryDirectory() as scratch, replacing_files(folder, names) as new:
-        picture = extras.describe(config["s3zoo"], ask, Path(scratch))
+        picture = extras.describe(config["s3zoo"], ask, source, Path(scratch))
         for path in [*(source / name for name in KIND.files), *([picture] if picture else [])]:
             shutil.copyfile(path, new / path.name)
         write_text(new / "README.md", tasks.render(config, answers, repo_id))

@@ -175,6 +175,10 @@ def test_what_a_card_can_say_besides(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert hub.main(again) == 0  # one that is named again is told anew
     assert (tmp_path / "again/README.md").read_text().count("| seed1 | 62.00 |") == 1
     assert "| 61.50 |" not in (tmp_path / "again/README.md").read_text()
+    assert (tmp_path / "again/sample.png").read_bytes() == (tmp_path / "out/sample.png").read_bytes()
+    (tmp_path / "again/sample.png").unlink()
+    assert hub.main([str(tmp_path / "again"), "--out", str(tmp_path / "without")]) == 0
+    assert "sample.png" not in (tmp_path / "without/README.md").read_text()
     took = found["s3zoo"]["latency"]
     assert 0 < took["ms"] < 10_000 and f"{took['ms']:.3g} ms an image on {took['device']}, 1 thread" in card
     model = timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True).eval()

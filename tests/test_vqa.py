@@ -580,6 +580,8 @@ def test_publishing(trained, tmp_path, capsys):
     image = root / "train2014" / "COCO_train2014_000000000001.jpg"
     words = [str(folder), "--out", str(tmp_path / "out"), "--license", "mit", "--sample", str(image)]
     assert cli.main(["publish", *words]) == 2 and "--question" in capsys.readouterr().err
+    alone = ["publish", *words[:-2], "--question", "what color is it?"]
+    assert cli.main(alone) == 2 and "--question belongs to --sample" in capsys.readouterr().err
     assert cli.main(["publish", *words, "--question", "what color is it?"]) == 0
     assert f"s3zoo vqa ask {tmp_path / 'out'}" in capsys.readouterr().out
     card = ModelCard.load(tmp_path / "out" / "README.md")
