@@ -20,20 +20,21 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 from PIL import Image
-from timm.data import create_transform, resolve_model_data_config
+from timm.data import resolve_model_data_config
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 from s3zoo import cost
 from s3zoo.checks import Count, Range, Threads, Workers, typed
 from s3zoo.compat import count_macs
+from s3zoo.drawing import aligned
 from s3zoo.families import FAMILIES
 from s3zoo.models.open import label_names, open_model
 from s3zoo.training.accuracy import wilson
 from s3zoo.training.config import Data
 from s3zoo.training.datasets import DATASETS, find_data
 from s3zoo.training.distributed import start
-from s3zoo.training.images import make_loader
+from s3zoo.training.images import as_validated, make_loader
 from s3zoo.training.splits import TEST_NAMES, TRAIN_NAMES, Split, open_split
 
 PASSES, SECONDS = 20, 3.0  # of the measurement of speed: so many passes or so long, at least three
@@ -67,11 +68,7 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.threads:
         torch.set_num_threads(typed(arguments.threads, Threads, "--threads"))
     device = start(arguments.device).device
-    split = None
-    if arguments.data:
-        split = test_split(find_data(arguments.data, arguments.root, arguments.download), arguments.split)
-        if split.warning:
-            print(f"s3zoo: {split.warning}", file=sys.stderr)
+    split = chosen_split(arguments) if arguments.data else None
     rows = []
     for spec in arguments.models:
         model = open_model(spec, pretrained=not arguments.untrained).to(device).eval()
@@ -114,6 +111,14 @@ def check_options(arguments: argparse.Namespace) -> None:
 # Accuracy
 
 
+def chosen_split(arguments: argparse.Namespace) -> Split:
+    """The images that the options name; what is odd about them is said."""
+    split = test_split(find_data(arguments.data, arguments.root, arguments.download), arguments.split)
+    if split.warning:
+        print(f"s3zoo: {split.warning}", file=sys.stderr)
+    return split
+
+
 def test_split(data: Data, wanted: str | None) -> Split:
     """The test images; a folder may also be the split itself, with classes in it."""
     root = Path(data.root).expanduser()
@@ -133,9 +138,8 @@ class Seen:
     """Chunks of image indices -> tensors as timm's transform makes them, None where unreadable; for a loader."""
 
     def __init__(self, split: Split, model: nn.Module) -> None:
-        config = resolve_model_data_config(model, use_test_size=True)
-        self.split, self.mode = split, "L" if config["input_size"][0] == 1 else "RGB"
-        self.transform: Any = create_transform(**config, is_training=False)
+        self.split = split
+        _, self.transform, self.mode = as_validated(model)
 
     def __getitem__(self, indices: np.ndarray) -> list[Tensor | None]:
         images: list[Image.Image | None] = [self.split.image(int(i), self.mode) for i in indices]
@@ -265,10 +269,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     }  # fmt: skip
     columns = [key for key in heads if key in rows[0]]
     cells = [[heads[key] for key in columns]] + [[_cell(row, key) for key in columns] for row in rows]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
-    lines = []
-    for first, *rest in cells:
-        lines.append("  ".join([first.ljust(widths[0]), *map(str.rjust, rest, widths[1:])]))
+    lines = [aligned(cells, "<" + ">" * (len(columns) - 1))]
     if "images" in rows[0]:
         lost = max(row["unreadable"] for row in rows)
         lines.append(f"{rows[0]['images']} images" + (f", {lost} more could not be read" if lost else ""))

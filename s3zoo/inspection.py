@@ -107,27 +107,23 @@ def inspect(
         at: x and y of the maps' query as fractions of the image; None: the class token.
     """
     import torch
-    from timm.data import create_transform, resolve_model_data_config
 
     from s3zoo.models.attention import capture
     from s3zoo.models.open import class_names, open_model
     from s3zoo.training.distributed import start
+    from s3zoo.training.images import as_validated
 
     if any(number < 1 for number in (*top_k, *heads)):
         raise ValueError("--top-k and --heads have a number below 1; heads count from 1, and one key is the least.")
     check_writable(out, "--out", folder=True)
     where = start(device).device
     model = open_model(spec).to(where).eval()
-    config = resolve_model_data_config(model, use_test_size=True)
-    transform: Any = create_transform(**config, is_training=False)
-    mode = "L" if config["input_size"][0] == 1 else "RGB"
+    config, transform, mode = as_validated(model)
     names = class_names(model) if model.num_classes else []
     sections: list[str] = []
     distances: dict[str, list[list[Tensor]]] = {}
     similarities: dict[str, list[Tensor]] = {}
-    images = []
-    for path in paths:
-        images.append(transform(read_image(path, mode)))
+    images = [transform(read_image(path, mode)) for path in paths]
     for number, (path, image) in enumerate(zip(paths, images, strict=True), 1):
         with torch.inference_mode(), capture(model) as captured:
             logits = model(image.unsqueeze(0).to(where))

@@ -65,17 +65,15 @@ def find_images(given: Iterable[Path]) -> Iterator[Path]:
 def predict(spec: str, paths: list[Path], *, top: int = 5, device: str = "auto") -> Iterator[dict[str, Any]]:
     """For each image its likeliest classes; for one that cannot be read, an "error"."""
     import torch
-    from timm.data import create_transform, resolve_model_data_config
 
     from s3zoo.models.open import class_names, open_model
     from s3zoo.training.distributed import start
+    from s3zoo.training.images import as_validated
 
     where = start(device).device
     model = open_model(spec).to(where).eval()
-    config = resolve_model_data_config(model, use_test_size=True)
-    transform: Any = create_transform(**config, is_training=False)
+    _, transform, mode = as_validated(model)
     names = class_names(model)
-    mode = "L" if config["input_size"][0] == 1 else "RGB"
     for begin in range(0, len(paths), BATCH):
         part, tensors, rows = paths[begin : begin + BATCH], [], []
         for path in part:

@@ -11,9 +11,8 @@ import json
 from typing import Any
 
 from s3zoo.cards.facts import Facts, registered, registered_names, weights_source
-from s3zoo.evaluate import add_options, check_options, score, test_split
+from s3zoo.evaluate import add_options, check_options, chosen_split, score
 from s3zoo.models.open import described, digest, open_model, source
-from s3zoo.training.datasets import find_data
 from s3zoo.training.distributed import start
 from s3zoo.training.splits import Split
 
@@ -40,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
         raise ValueError(f"--tolerance is {arguments.tolerance}, but must be from 0 to 100 points.")
     promised = {spec: promise(spec) for spec in arguments.models}
     device = start(arguments.device).device
-    split = test_split(find_data(arguments.data, arguments.root, arguments.download), arguments.split)
+    split = chosen_split(arguments)
     rows = []
     for spec, figure in promised.items():
         model = open_model(spec).to(device).eval()

@@ -16,11 +16,18 @@ from timm.data import create_transform, resolve_model_data_config
 from s3zoo import evaluate
 from s3zoo.cli import main as cli
 from s3zoo.compat import count_macs
+from s3zoo.training.accuracy import wilson
 from s3zoo.training.datasets import find_data
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CLASSES = ("ant", "bee", "cow")
 CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("images", [5, 40, 360])  # for which rounding leaves it at one end or the other
+def test_an_interval_stays_within_0_and_100_percent(images: int) -> None:
+    assert wilson(0, images)[0] == 0 < wilson(0, images)[1] < 1
+    assert 0 < wilson(images, images)[0] < wilson(images, images)[1] <= 1
 
 
 @pytest.fixture(scope="module")

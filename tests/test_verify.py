@@ -1,6 +1,7 @@
 """Weights against their card: those that come with s3zoo, those of a Hub, a paper's figure, and all that cannot be."""
 
 import json
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,17 @@ def test_a_papers_figure_on_a_part_of_imagenet(
     assert row["top1"] == 10 * right and row["pass"] is (code == 0)
     assert run("s3_tiny", "--data", tmp_path) == code
     assert "of 10 of 50,000 images, so the interval decides" in capsys.readouterr().out
+
+
+def test_a_tar_file_that_may_be_cut_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    photos(tmp_path / "photos", 8, images=10)
+    with tarfile.open(tmp_path / "val.tar", "w") as tar:
+        tar.add(tmp_path / "photos/val", ".")
+    whole = (tmp_path / "val.tar").read_bytes().rstrip(b"\0")
+    (tmp_path / "val.tar").write_bytes(whole + b"\0" * (-len(whole) % 512))
+    monkeypatch.setattr(verify, "open_model", lambda spec: Constant())
+    assert run("s3_tiny", "--data", tmp_path) == 0
+    assert "lacks the end that tar files have" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("card", "passes"), [(82.0, True), (82.2, True), (82.21, False), (81.79, False)])

@@ -83,6 +83,13 @@ def quantity(number: float) -> str:
     return f"{rounded / size:g}{unit}"
 
 
+def aligned(rows: Sequence[Sequence[str]], sides: str) -> str:
+    """Rows of cells as lines for a terminal; `sides` has < or > for each column, to which its cells are aligned."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [[f"{c:{side}{width}}" for c, side, width in zip(row, sides, widths, strict=True)] for row in rows]
+    return "\n".join("  ".join(line).rstrip() for line in lines)
+
+
 def mean_and_spread(values: Collection[float]) -> str:
     """Mean and, of several values, their standard deviation."""
     spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""

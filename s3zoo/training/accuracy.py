@@ -18,20 +18,17 @@ from s3zoo.training.resumable import AUTOSAVE_SECONDS, Row, resumable
 
 @torch.no_grad()
 def hits(model: nn.Module, images: Tensor, targets: Tensor, device: torch.device) -> Tensor:
-    return (model(images.to(device)).argmax(1).cpu() == targets).cpu()
+    return model(images.to(device)).argmax(1).cpu() == targets
 
 
 def resumable_accuracy(
     path: Path, model: nn.Module, batches: Callable[[int], Iterable[tuple[Tensor, Tensor]]], ranks: Ranks, stop: Stop,
     *, run: str = "",
 ) -> dict[str, float]:  # fmt: skip
-    """Top-1 accuracy in percent, with the 95 % interval of Wilson, over a whole split.
+    """Top-1 accuracy in percent, with the 95 % interval of Wilson, of a whole split. `batches(n)` begins with batch n.
 
-    The count so far is in a file, which a later process continues. `batches(n)` begins with batch n.
-
-    The file names the run, and one of another run is refused.
-
-    Images come one after the other, so the first rank counts and the others wait.
+    The count so far is in a file, which a later process continues; the file of another run is refused. Images come one
+    after the other, so the first rank counts and the others wait.
     """
     count = _Count(path, ranks, run)
 
@@ -79,8 +76,9 @@ class _Count:
             write_json(self.path, self.state)
 
 
-def wilson(right: int, total: int, z: float = 1.96) -> tuple[float, float]:
-    p = right / total
+def wilson(right: int, total: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share."""
+    p, z = right / total, 1.96
     middle = (p + z * z / (2 * total)) / (1 + z * z / total)
     half = z * math.sqrt(p * (1 - p) / total + z * z / (4 * total * total)) / (1 + z * z / total)
-    return middle - half, middle + half
+    return max(0.0, middle - half), min(1.0, middle + half)  # rounding would leave it where all are right, or none

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.lib.stride_tricks import sliding_window_view
 from PIL import Image
-from timm.data import auto_augment, create_transform
+from timm.data import auto_augment, create_transform, resolve_model_data_config
 from timm.data.random_erasing import RandomErasing
 from torch import Tensor
 from torch.utils.data import DataLoader
@@ -56,6 +56,12 @@ def normalised_there(images: Tensor, config: Data) -> Tensor:
     """The same on the device where the bytes are, bit for bit."""
     mean, std = (torch.tensor(v, device=images.device).view(1, -1, 1, 1) for v in (config.mean, config.std))
     return images.float().div_(255).sub_(mean).div_(std)
+
+
+def as_validated(model: Any) -> tuple[dict[str, Any], Any, str]:
+    """How timm's validation script shows images to a model: data config, transform, and the mode of Pillow's images."""
+    config = resolve_model_data_config(model, use_test_size=True)
+    return config, create_transform(**config, is_training=False), "L" if config["input_size"][0] == 1 else "RGB"
 
 
 # Datasets in the loader's sense, used by workers if there are any

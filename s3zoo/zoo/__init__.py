@@ -24,7 +24,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from s3zoo.drawing import quantity
+from s3zoo.drawing import aligned, quantity
 from s3zoo.families import BUILT_IN, FAMILIES
 from s3zoo.files import check_writable, read_json, write_json, write_text
 
@@ -77,53 +77,43 @@ def _built() -> list[Row]:
 
 
 def table(found: Sequence[Row]) -> str:
-    head = ("model", "family", "params", "MACs", "top-1", "on", "whose figure", "weights")
-    lines = [head]
+    lines = [("model", "family", "params", "MACs", "top-1", "on", "whose figure", "weights")]
     for r in found:
         top1 = "-" if r["top1"] is None else f"{r['top1']:.1f}"
         sizes = (quantity(r["params"]), quantity(r["macs"]))
         lines.append((r["name"], r["family"], *sizes, top1, r["dataset"] or "-", r["whose"] or "-", r["weights"]))
-    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-
-    def aligned(line: tuple[str, ...]) -> str:
-        cells = zip(line, widths, "<<>>><<<", strict=True)
-        return "  ".join(f"{cell:{side}{width}}" for cell, width, side in cells).rstrip()
-
-    return "\n".join(map(aligned, lines))
+    return aligned(lines, "<<>>><<<")
 
 
 # Throughput
 
 
-def measure(names: Sequence[str], say: Callable[[str], None], *, batch: int = BATCH, rounds: int = ROUNDS) -> Row:
+def measure(names: Sequence[str], say: Callable[[str], None]) -> Row:
     """Images per second of processor time on one thread, by model; rounds over all models, so that a slow minute of
     the machine does not fall on one of them."""
     import timm
     import torch
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        models = {}
-        for name in names:
-            model: Any = timm.create_model(name).eval()
-            models[name] = model, torch.randn(batch, *model.pretrained_cfg["input_size"])
-        seconds: dict[str, list[float]] = {name: [] for name in names}
-        with torch.inference_mode():
-            for number in range(rounds + 1):  # the first is not counted
-                for name, (model, images) in models.items():
-                    start = time.process_time()
-                    model(images)
-                    spent = time.process_time() - start
-                    if number:
-                        seconds[name].append(spent)
-                say(f"throughput: round {number} of {rounds} done")
-    finally:
-        torch.set_num_threads(threads)
+    from s3zoo.search.latency_runtime import threads_set
+
+    models = {}
+    for name in names:
+        model: Any = timm.create_model(name).eval()
+        models[name] = model, torch.randn(BATCH, *model.pretrained_cfg["input_size"])
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    with threads_set(1):
+        for number in range(ROUNDS + 1):  # the first is not counted
+            for name, (model, images) in models.items():
+                start = time.process_time()
+                model(images)
+                spent = time.process_time() - start
+                if number:
+                    seconds[name].append(spent)
+            say(f"throughput: round {number} of {ROUNDS} done")
     return {
         name: {
-            "images_per_second": float(f"{batch / statistics.median(taken):.4g}"),
-            "range": [float(f"{batch / max(taken):.4g}"), float(f"{batch / min(taken):.4g}")],
+            "images_per_second": float(f"{BATCH / statistics.median(taken):.4g}"),
+            "range": [float(f"{BATCH / max(taken):.4g}"), float(f"{BATCH / min(taken):.4g}")],
         }
         for name, taken in seconds.items()
     }

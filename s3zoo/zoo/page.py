@@ -72,21 +72,16 @@ def page(rows: Sequence[Row], throughput: dict[str, Any]) -> str:
 
 
 def peers() -> list[Row]:
-    """Networks that the papers compare with (peers.json): line, name, top1, params, macs, img_size, source, url."""
+    """Networks that the papers compare with (peers.json), with params and macs, and the name of their source."""
     found = json.loads(Path(__file__).with_name("peers.json").read_text(encoding="utf-8"))
     return [
-        {
-            "line": peer["line"],
-            "name": peer["name"],
-            "top1": peer["top1"],
+        peer | {
             "params": round(peer["params_m"] * 1e6),
             "macs": round(peer["macs_g"] * 1e9),
-            "img_size": peer["img_size"],
             "source": found["sources"][peer["source"]]["name"],
-            "url": found["sources"][peer["source"]]["url"],
         }
         for peer in found["peers"]
-    ]
+    ]  # fmt: skip
 
 
 # Table
