@@ -105,9 +105,11 @@ LATENCY: Fields = {
 
 
 def check(config: Any) -> None:
-    """Every field of a dataclass holds what its declaration allows, or a sentence."""
+    """Every field of a dataclass holds what its declaration allows, or a sentence; lists become tuples."""
     for name, kind in declared(type(config)).items():
-        typed(getattr(config, name), kind, name)
+        value = getattr(config, name)
+        if isinstance(typed(value, kind, name), tuple) and isinstance(value, list):
+            object.__setattr__(config, name, tuple(value))
 
 
 _hints = functools.cache(typing.get_type_hints)

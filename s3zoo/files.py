@@ -151,13 +151,9 @@ def _sync(path: Path) -> None:
             os.close(file)
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    with replacing(path) as temporary:
-        temporary.write_bytes(content)
-
-
 def write_text(path: Path, text: str) -> None:
-    write_bytes(path, text.encode(errors="backslashreplace"))  # names of files may be in another encoding
+    with replacing(path) as temporary:
+        temporary.write_bytes(text.encode(errors="backslashreplace"))  # names of files may be in another encoding
 
 
 def write_json(path: Path, data: Any, *, indent: int = 1) -> None:

@@ -50,7 +50,6 @@ class Dim:
         if word and (len(self.choices) > 1 or self.step):
             raise ValueError(f"dimension {self.name} has choices {self.choices}; a word must be the only one.")
         object.__setattr__(self, "choices", tuple(sorted(set(self.choices))))
-        object.__setattr__(self, "scale", tuple(self.scale))
         if not self.choices:
             raise ValueError(f"dimension {self.name} has no choices; give at least one.")
         if not word and (self.choices[0] < self.low or self.choices[-1] > self.high):
@@ -179,7 +178,6 @@ class Space:
         check(self)
         family = FAMILIES.find(self.family)
         genes, words = dataclasses.fields(family.block), family.words()
-        object.__setattr__(self, "dims", tuple(self.dims))
         fields = {gene.name for gene in genes}
         covered: set[tuple[str, int, int | None]] = set()
         for dim in self.dims:
@@ -427,11 +425,10 @@ class Space:
         One is enough but where genes divide a width, as more global heads of GLiT mean fewer local ones.
         """
         dividing = FAMILIES[self.family].dividing
-        split = [dim for dim in self.dims if dim.gene in dividing and len(dim.choices) > 1]
-        if not split:
+        if not any(dim.gene in dividing and len(dim.choices) > 1 for dim in self.dims):
             return (self.largest(),)
-        top = {dim.name: dim.choices[-1] for dim in self.dims}
-        return self.build(top), self.build(top | {dim.name: dim.choices[0] for dim in split})
+        other = {dim.name: dim.choices[0 if dim.gene in dividing else -1] for dim in self.dims}
+        return self.largest(), self.build(other)
 
     def cheapest(self, price: Callable[[Arch], float], *, measured: bool = False) -> Arch:
         """The architecture with the lowest price; see `extent`."""
@@ -522,16 +519,16 @@ class Space:
 
     def moved(self, deltas: Mapping[str, float], name: str | None = None) -> Space:
         """The space with the choices of the named dimensions moved."""
-        for wanted in deltas:
-            _ = self[wanted]
-        dims = tuple(d.moved(deltas[d.name]) if deltas.get(d.name) else d for d in self.dims)
-        return dataclasses.replace(self, dims=dims, name=name or self.name)
+        moved = {dim: self[dim].moved(delta) if delta else self[dim] for dim, delta in deltas.items()}
+        return self.replaced({dim: new.choices for dim, new in moved.items()}, name)
 
     def replaced(self, choices: Mapping[str, tuple[Value, ...]], name: str | None = None) -> Space:
         """The space with other choices in the named dimensions."""
         for wanted in choices:
             _ = self[wanted]
-        dims = tuple(dataclasses.replace(d, choices=tuple(choices.get(d.name, d.choices))) for d in self.dims)
+        dims = tuple(
+            dataclasses.replace(d, choices=tuple(choices[d.name])) if d.name in choices else d for d in self.dims
+        )
         return dataclasses.replace(self, dims=dims, name=name or self.name)
 
     # JSON
@@ -546,11 +543,7 @@ class Space:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Space:
         try:
-            fields: list[dict[str, Any]] = [
-                {k: tuple(v) if isinstance(v, list) else v for k, v in dim.items()} for dim in data["dims"]
-            ]
-            dims = tuple(Dim(**values) for values in fields)
-            return cls(**{**data, "dims": dims})
+            return cls(**{**data, "dims": tuple(Dim(**dim) for dim in data["dims"])})
         except (TypeError, KeyError, AttributeError, IndexError, OverflowError) as error:
             raise ValueError(f"The search space is not in the form that Space.to_dict writes ({error}).") from None
 

@@ -111,14 +111,13 @@ class Supernet:
 
     def _covering(self) -> Iterator[Arch]:
         """Architectures that together name every tensor of the bank in its full size."""
-        extremes = [arch.effective(self.img_size) for arch in self.space.extremes()]
         if self.sharing == "entangled":
             if self.bias_per_head_count:
                 heads = next(d for d in self.space.dims if d.gene == "num_heads")
                 for choice in reversed(heads.choices):
                     yield self.space.build({d.name: d.choices[-1] for d in self.space.dims} | {heads.name: choice})
             else:
-                yield from extremes
+                yield from (arch.effective(self.img_size) for arch in self.space.extremes())
             return
         # Otherwise: per combination of non-block values, as many networks as the most varied layer has candidates.
         free = [dim for dim in self.space.dims if not dim.per_block and dim.gene != "depth"]

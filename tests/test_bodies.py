@@ -40,7 +40,7 @@ from s3zoo.training import features
 from s3zoo.training.config import Data, Tower, Train, load_config, overridden
 from s3zoo.training.data import ImageData
 from s3zoo.training.distributed import Ranks
-from s3zoo.training.features import FeatureData, augmentations
+from s3zoo.training.features import FeatureData, check_not_augmented
 from s3zoo.training.log import Log
 from s3zoo.training.loop import Interrupted, ModelTask, Stop, SupernetTask, fit
 
@@ -453,15 +453,17 @@ def test_a_full_disk_is_told_before_anything_is_written(tmp_path: Path, monkeypa
 
 
 def test_augmented_images_are_not_kept(tmp_path: Path) -> None:
-    assert augmentations(STILL) == []
     varied = dataclasses.replace(STILL, hflip=0.5, mixup=0.8)
     with pytest.raises(ValueError, match=r"augmented \(data.hflip, data.mixup\)") as error:
         feature_data(tmp_path, data=varied)
     assert "\n" not in str(error.value)
     feature_data(tmp_path, "scored", data=varied).reach(1)  # these are never augmented
     assert [path.name.partition("-")[0] for path in tmp_path.iterdir()] == ["scored"]
-    for key in ("scale", "ratio", "random_crop_pad", "hflip", "color_jitter", "auto_augment", "reprob", "cutmix"):
-        assert f"data.{key}" in augmentations(config("s4_clip_cifar10").data) + ["data.random_crop_pad"]
+    check_not_augmented(STILL, "x", "y", "z")
+    others = {"scale": (0.5, 1), "ratio": (0.5, 1), "random_crop_pad": 1, "color_jitter": 0.4, "reprob": 0.1}
+    for key, value in (others | {"auto_augment": "rand-m9", "cutmix": 1.0, "repeated_aug": 3}).items():
+        with pytest.raises(ValueError, match=rf"^x, but .* augmented \(data\.{key}\), so that y differ .* use z, or"):
+            check_not_augmented(dataclasses.replace(STILL, **{key: value}), "x", "y", "z")
 
 
 def test_unreadable_images_have_substitutes_in_the_cache_too(tmp_path: Path) -> None:

@@ -242,6 +242,13 @@ def test_json(name: str) -> None:
     assert all(functools.reduce(lambda d, part: d[part], key.split("."), stored) is not None for key in leaves)
 
 
+def test_lists_in_a_config_are_tuples() -> None:
+    """As `--set` makes them: equal configs are equal, and can be keys."""
+    listed = Train(schedule="step", milestones=[3, 5.5])  # type: ignore[arg-type]
+    assert listed == Train(schedule="step", milestones=(3, 5.5)) and hash(listed) == hash(dataclasses.replace(listed))
+    assert to_dict(listed)["milestones"] == [3, 5.5]
+
+
 # The papers' recipes, typed from the papers
 
 RECIPES: dict[str, dict[str, Any]] = {

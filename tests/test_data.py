@@ -574,7 +574,8 @@ def test_each_mistake_has_its_sentence(
     assert "in_chans is 1" in complaint(changed(config, in_chans=1))
     assert "auto_augment is 'strong'" in complaint(changed(config, auto_augment="strong"))
     assert "holdout is 39" in (said := complaint(changed(config, holdout=39))) and "between 0 and 38" in said
-    assert "both 'train'" in complaint(changed(config, test_split="train"))
+    assert "which share 'train'" in complaint(changed(config, test_split="train"))
+    assert "digits has a test split" in complaint(changed(DIGITS, test_share=0.2))
     assert "name is 'cifar'" in (said := complaint(changed(config, name="cifar"))) and "'torch/<dataset>'" in said
     assert "tfds/x" in complaint(changed(config, name="tfds/x"))
     assert "data.download=true" in complaint(changed(config, name="torch/cifar10", root=str(other)))
@@ -679,6 +680,12 @@ def test_the_test_split_is_not_the_training_split_under_another_name(folder: Pat
     for name in ("train", "test"):
         (tars / f"{name}.tar").write_bytes((photos / "tars" / "train.tar").read_bytes())
     assert "copies of one file" in complaint(changed(PLAIN, root=str(tars)), ImageData.check_splits)
+    linked = folder / "linked"
+    (linked / "test").mkdir(parents=True)
+    for name, to in (("train", "train"), ("test/cat", "train/cat"), ("test/dog", "train/dog")):  # folders, not files
+        (linked / name).symlink_to(folder / to)
+    said = complaint(changed(PLAIN, root=str(linked)), ImageData.check_splits)
+    assert "40 test images are links to training images" in said
 
 
 def test_shared_images_are_counted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,7 +149,7 @@ def test_an_epoch_that_was_recorded_and_then_lost_is_recorded_once(tmp_path, mon
     assert [json.loads(line)["epoch"] for line in (tmp_path / "epochs.jsonl").read_text().splitlines()] == [0, 1]
 
 
-@pytest.mark.parametrize("damage", ["running", "optimizer", "step", "pipe"])
+@pytest.mark.parametrize("damage", ["running", "mean", "optimizer", "step", "pipe"])
 def test_files_that_were_changed_are_refused_by_name(tmp_path, damage):
     train(SupernetTask(supernet(), TRAIN, 0), tmp_path)
     path = max(tmp_path.glob("step-*")) / "state.json"
@@ -160,7 +160,8 @@ def test_files_that_were_changed_are_refused_by_name(tmp_path, damage):
     elif damage == "step":
         (tmp_path / "epochs.jsonl").write_text('{"step": "x"}\n')
     else:
-        path.write_text(json.dumps(state | {damage: {"groups": "x"} if damage == "optimizer" else 10**30}))
+        values = {"running": 10**30, "mean": ["x"], "optimizer": {"groups": "x"}}
+        path.write_text(json.dumps(state | {"running" if damage == "mean" else damage: values[damage]}))
     with pytest.raises(ValueError, match="epochs.jsonl" if damage in ("pipe", "step") else "cannot be resumed from"):
         train(SupernetTask(supernet(), TRAIN, 0), tmp_path)
 

@@ -45,7 +45,7 @@ def test_the_command_does_the_run_again(name: str, settings: list[str]) -> None:
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
-        ("s3_384", ["weights=", "mode=scratch"]),  # in the other order the first would be refused
+        ("s3_384", ["weights=", "mode=scratch"]),
         ("digits", ["mode=finetune", "freeze=1", "weights=runs/x"]),
         ("digits", ["data.classes=('3',)", "distil.teacher=runs/y", "train.ema=0.9"]),
     ],

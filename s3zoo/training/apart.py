@@ -6,7 +6,8 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from s3zoo.files import sha256
@@ -58,7 +59,8 @@ def check_apart(config: Data, train: Split, say: Callable[[str], None], *, every
     elif config.name or config.test_share or not (root := find_split(config, config.test_split)).is_dir():
         return
     else:
-        files = [path for path in map(str, root.rglob("*")) if named_as_image(path)]
+        found = os.walk(root, followlinks=True)  # as timm does
+        files = [os.path.join(place, name) for place, _, names in found for name in names if named_as_image(name)]
         shared, complete = _same_bytes([p for i in range(len(train)) if (p := train.path(i))], files)
         count, how = len(files), "byte for byte"
         if not complete:
@@ -76,32 +78,29 @@ def _same_bytes(train: list[str], test: list[str]) -> tuple[list[str], bool]:
     """The test files that have the bytes of a training file; whether all were compared."""
     places: dict[tuple[int, int], str] = {}
     sizes: dict[int, list[str]] = {}
-    for path in train:
-        try:
-            found = os.stat(path)
-        except OSError:
-            continue
-        if stat.S_ISREG(found.st_mode) and found.st_size:
-            places[found.st_dev, found.st_ino] = path
-            sizes.setdefault(found.st_size, []).append(path)
-    alike: list[tuple[str, int]] = []
-    linked = []
-    for path in test:
-        if (size := file_size(path)) in sizes and os.path.isfile(path):
-            found = os.stat(path)
-            if (found.st_dev, found.st_ino) in places:
-                linked.append((path, places[found.st_dev, found.st_ino]))
-            alike.append((path, size))
+    for path, found in _files(train):
+        places[found.st_dev, found.st_ino] = path
+        sizes.setdefault(found.st_size, []).append(path)
+    alike = [(path, found) for path, found in _files(test) if found.st_size in sizes]
+    linked = [(path, places[at]) for path, found in alike if (at := (found.st_dev, found.st_ino)) in places]
     if linked:
         raise ValueError(
             f"{len(linked)} test images are links to training images (first: {linked[0][0]} and {linked[0][1]}); give"
             " other images for the test."
         )
-    needed = sum(size for _, size in alike) + sum(size * len(sizes[size]) for size in {size for _, size in alike})
-    if needed > COMPARED_BYTES:
+    common = {found.st_size for _, found in alike}
+    if sum(found.st_size for _, found in alike) + sum(size * len(sizes[size]) for size in common) > COMPARED_BYTES:
         return [], False
-    known = {sha256(Path(path)) for size in {size for _, size in alike} for path in sizes[size]}
+    known = {sha256(Path(path)) for size in common for path in sizes[size]}
     return [path for path, _ in alike if sha256(Path(path)) in known], True
+
+
+def _files(paths: list[str]) -> Iterator[tuple[str, os.stat_result]]:
+    """Those that are files with something in them."""
+    for path in paths:
+        with suppress(OSError):
+            if stat.S_ISREG((found := os.stat(path)).st_mode) and found.st_size:
+                yield path, found
 
 
 def _pixels(split: Split, index: int) -> bytes | None:

@@ -34,13 +34,10 @@ from s3zoo.training.registry import load_config as load_config  # for configs of
 
 @dataclass(frozen=True)
 class Data:
-    """Where images come from, how they are split and how they are seen.
+    """Where images come from, how they are split and how they are seen."""
 
-    `name` is "digits" (bundled) or whatever `timm.data.create_dataset` reads: "" for a folder or tar
-    file at `root` (with class folders), "torch/cifar10", "hfds/org/name", …
-    """
-
-    name: str = "digits"  # "digits", "" for a folder or tar file at root, "torch/cifar10", "hfds/org/name", …
+    # "digits" (bundled), "" for class folders or tar files at root, "torch/cifar10" (torchvision), "hfds/org/name", …
+    name: str = "digits"
     root: str = ""  # the folder of the images
     train_split: str = "train"  # what networks are trained on
     test_split: str = "test"  # what the results are measured on; opened at the very end
@@ -369,7 +366,7 @@ def completed(stored: dict[str, Any], run: Any) -> dict[str, Any]:
             made = f.default_factory() if callable(f.default_factory) else f.default
             if made is not dataclasses.MISSING:
                 full |= to_dict({f.name: made})
-        elif _has_keys(value):
+        elif _has_keys(value) and isinstance(stored[f.name], dict):  # else it differs as a whole
             full[f.name] = completed(stored[f.name], value)
     return full
 
@@ -382,13 +379,7 @@ def flat(stored: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def difference(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
+def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """The dotted keys in which two stored configs differ."""
-    changed = []
-    for key in sorted(old.keys() | new.keys()):
-        a, b = old.get(key), new.get(key)
-        if isinstance(a, dict) and isinstance(b, dict):
-            changed += difference(a, b, f"{prefix}{key}.")
-        elif a != b:
-            changed.append(prefix + key)
-    return changed
+    one, two = flat(old), flat(new)
+    return sorted(key for key in one.keys() | two.keys() if one.get(key) != two.get(key))

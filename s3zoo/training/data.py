@@ -292,18 +292,17 @@ class ImageData:
         return torch.from_numpy(images).to(self.device)
 
     def search_at(self, places: np.ndarray) -> Batch:
-        """Held-out images at these places of the fixed order."""
+        """Held-out images at these places of a fixed order, every beginning of which is balanced over classes."""
         indices, images = self._search
         part = indices[places]
+        targets = torch.from_numpy(self.split.targets[part])
         if (there := self._search_on_device) is not None:
-            chosen_there = there[torch.from_numpy(places).to(self.device)]
-            return normalised_there(chosen_there, self.config), torch.from_numpy(self.split.targets[part])
+            return normalised_there(there[torch.from_numpy(places).to(self.device)], self.config), targets
         chosen = self._stacked(self._read(self.split, part), len(part))[1] if images is None else images[places]
-        return normalised(chosen, self.config), torch.from_numpy(self.split.targets[part])
+        return normalised(chosen, self.config), targets
 
     def search_images(self, first: int = 0, batch_size: int = 256) -> Iterator[Batch]:
-        """All held-out images in their fixed order, every beginning of which is balanced over classes; from batch
-        `first` on."""
+        """All held-out images in their order, from batch `first` on."""
         for start in range(first * batch_size, self.search_size, batch_size):
             yield self.search_at(np.arange(start, min(start + batch_size, self.search_size)))
 

@@ -12,7 +12,7 @@ Label smoothing is for the labels alone. After Mixup the teacher sees the mixed 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from s3zoo.models.open import digest, label_names, open_model
 from s3zoo.training.config import Data, Distil
 from s3zoo.training.data import ImageData
 from s3zoo.training.distributed import Ranks
-from s3zoo.training.features import augmentations
+from s3zoo.training.features import check_not_augmented
 from s3zoo.training.log import Log
 from s3zoo.training.loop import Inputs, ModelTask, Stop, cross_entropy
 from s3zoo.training.resumable import fill_arrays, open_array, row_groups
@@ -44,12 +44,8 @@ class Teacher:
     """The network that is asked, or what it said of every training image."""
 
     def __init__(self, config: Distil, data: Data, classes: Sequence[str], device: torch.device) -> None:
-        if config.cache and (varied := augmentations(data)):
-            raise ValueError(
-                f"distil.cache is true, but training images are augmented ({', '.join(varied)}), so that the teacher's"
-                " answers differ from epoch to epoch; use distil.cache=false, or switch the augmentation off (scale and"
-                " ratio (1, 1), the others 0 or empty)."
-            )
+        if config.cache:
+            check_not_augmented(data, "distil.cache is true", "the teacher's answers", "distil.cache=false")
         model = open_model(config.teacher, img_size=data.img_size)
         chans = getattr(model, "in_chans", None) or model.pretrained_cfg["input_size"][0]
         names = label_names(model)
@@ -102,11 +98,8 @@ class Teacher:
 class Student(ModelTask):
     """A model with a teacher."""
 
-    def __init__(
-        self, model: nn.Module, teacher: Teacher, data: ImageData, batch_size: int, *,
-        frozen: Sequence[nn.Module] = (), lr_scale: Mapping[str, float] | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__(model, frozen=frozen, lr_scale=lr_scale)
+    def __init__(self, model: nn.Module, teacher: Teacher, data: ImageData, batch_size: int, **options: Any) -> None:
+        super().__init__(model, **options)
         self.teacher, self.data, self.batch_size = teacher, data, batch_size
         self._order: tuple[int, Any] = (-1, None)
 

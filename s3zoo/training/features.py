@@ -53,13 +53,17 @@ def tower_record(tower: Any) -> dict[str, str]:
     return {"name": source.get("name", type(tower).__name__), "sha256": source.get("sha256") or fingerprint(tower)}
 
 
-def augmentations(data: Data) -> list[str]:
-    """The settings that make a training image look different from epoch to epoch."""
+def check_not_augmented(data: Data, setting: str, kept: str, instead: str) -> None:
+    """Refuse to keep what is computed of training images that look different from epoch to epoch."""
     still: dict[str, Any] = {
         "scale": (1, 1), "ratio": (1, 1), "random_crop_pad": 0, "hflip": 0, "color_jitter": 0, "auto_augment": "",
         "reprob": 0, "mixup": 0, "cutmix": 0, "repeated_aug": 1,
     }  # fmt: skip
-    return [f"data.{key}" for key, value in still.items() if getattr(data, key) != value]
+    if varied := [f"data.{key}" for key, value in still.items() if getattr(data, key) != value]:
+        raise ValueError(
+            f"{setting}, but training images are augmented ({', '.join(varied)}), so that {kept} differ from epoch to"
+            f" epoch; use {instead}, or switch the augmentation off (scale and ratio (1, 1), the others 0 or empty)."
+        )
 
 
 class FeatureData(ImageData):
@@ -78,12 +82,8 @@ class FeatureData(ImageData):
         super().__init__(
             config, seed, rank=ranks.rank, world=ranks.world, say=log.say, folder=run_folder, device=ranks.device
         )
-        if cache == "all" and (varied := augmentations(config)):
-            raise ValueError(
-                f"tower.cache is 'all', but training images are augmented ({', '.join(varied)}), so that their features"
-                " differ from epoch to epoch; use tower.cache=scored, or switch the augmentation off (scale and ratio"
-                " (1, 1), the others 0 or empty)."
-            )
+        if cache == "all":
+            check_not_augmented(config, "tower.cache is 'all'", "their features", "tower.cache=scored")
         self.tower, self.ranks, self.amp = tower, ranks, amp
         self.depth, self._blocks = 0, range(0)
         self._kept: dict[str, Cache] = {}

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from s3zoo.arch import Arch
-from s3zoo.checks import typed
+from s3zoo.checks import Count, typed
 from s3zoo.files import Records, check_run
 from s3zoo.models.layers import DropPath
 from s3zoo.space import Space
@@ -324,7 +324,7 @@ def fit(
         tensors, state = saved
         check_run(state.get("run", ""), run, folder)
         try:
-            typed(state, {"step": int, "running": list}, "")
+            typed(state, {"step": Count, "running": tuple[float, Count]}, "")
             _restore(task, optimizer, average, tensors, state)
             scale.restore(state)
         except (KeyError, ValueError, TypeError, AttributeError) as error:  # a file that was changed

@@ -36,7 +36,7 @@ def provenance(
         metrics: by split, what was measured on it: top1, images, and where it is an estimate low and high.
     """
     begun = folder / "run.json"
-    written = read_json(begun)
+    written = read_json(begun, {"data": str, "versions": dict})
     dataset = data_name(run.data)
     again = command(kind, run)
     return {
@@ -47,7 +47,7 @@ def provenance(
         "seed": run.seed,
         "data": {"name": dataset, "fingerprint": written["data"], "license": DATA_LICENSES.get(dataset)},
         "versions": written["versions"],
-        "commit": written["commit"],
+        "commit": written.get("commit"),
         "cost": {
             "elapsed_seconds": round(_last_work(folder) - begun.stat().st_mtime, 1),
             "device": torch.cuda.get_device_name(ranks.device) if ranks.device.type == "cuda" else ranks.device.type,
@@ -84,9 +84,7 @@ def command(kind: str, run: Run) -> str | None:
     except ValueError:
         return None
     words = ["s3zoo", kind, run.name]
-    # Each --set is checked on its own, and a run from scratch may have neither weights nor frozen parts.
-    scratch = getattr(run, "mode", "") == "scratch"
-    for key, value in sorted(_changes(shipped, run).items(), key=lambda change: (change[0] == "mode") is scratch):
+    for key, value in _changes(shipped, run).items():
         if key == "space":
             value = next((name for name, space in SPACES.items() if space == value), None)
             if value is None:

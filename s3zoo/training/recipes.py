@@ -14,13 +14,7 @@ DEIT_AUGMENTATION: dict[str, Any] = {
     "mixup": 0.8,
     "cutmix": 1.0,
 }
-IMAGENET = Data(
-    name="",
-    test_split="val",
-    holdout=10_000,
-    **DEIT_AUGMENTATION,
-    workers=8,
-)
+IMAGENET = Data(name="", test_split="val", holdout=10_000, **DEIT_AUGMENTATION, workers=8)
 
 # DeiT's training: lr = 5e-4 x batch / 512.
 DEIT = Train(epochs=300, batch_size=1024, lr=1e-3, min_lr=1e-5, warmup_epochs=5, weight_decay=0.05, drop_path=0.1)

@@ -192,10 +192,10 @@ def _named(name: str) -> Entry:
     folder, _, rest = name.rpartition("/")
     if folder and folder not in FOLDERS:
         raise ValueError(f"There are no configs in {folder!r}; the folders are {', '.join(FOLDERS)}.")
-    known = {f"{place}/{each}": place for place in FOLDERS for each in names(place)}
-    found = [f"{place}/{rest}" for place in ([folder] if folder else FOLDERS) if f"{place}/{rest}" in known]
+    found = [place for place in ([folder] if folder else FOLDERS) if rest in names(place)]
     if len(found) > 1:
-        raise ValueError(f"{name!r} is the name of {len(found)} configs; write {' or '.join(found)}.")
+        both = " or ".join(f"{place}/{rest}" for place in found)
+        raise ValueError(f"{name!r} is the name of {len(found)} configs; write {both}.")
     if not found:
-        raise unknown(name, known if folder else dict.fromkeys(key.partition("/")[2] for key in known))
-    return entry(rest, known[found[0]])
+        raise unknown(name, {f"{place}/{each}" if folder else each for place in FOLDERS for each in names(place)})
+    return entry(rest, found[0])

@@ -183,16 +183,14 @@ class Training:
             save_model(folder, model, provenance=record, pretrained_cfg=fields)
             return
         # A network that is timm's own, in timm's own layout.
-        size = (data.in_chans, data.img_size, data.img_size)
-        args = {key: value for key, value in self.run.model_args.items()}
+        args = dict(self.run.model_args)
+        fields |= {"input_size": (data.in_chans, data.img_size, data.img_size), "num_classes": model.num_classes}
         if data.in_chans != 3:
             args["in_chans"] = data.in_chans
-        if _takes_size(model, self.run):
-            args["img_size"] = data.img_size
-        model.pretrained_cfg = model.pretrained_cfg | fields | {
-            "input_size": size, "num_classes": model.num_classes, "first_conv": model.pretrained_cfg.get("first_conv")
-            if data.in_chans == 3 else None,
-        }  # fmt: skip
+            fields["first_conv"] = None
+        if getattr(getattr(model, "patch_embed", None), "img_size", None) is not None:  # built for one size
+            args.setdefault("img_size", data.img_size)
+        model.pretrained_cfg |= fields
         for key in ("test_input_size", "test_crop_pct", "label_descriptions"):
             model.pretrained_cfg.pop(key, None)
         save_for_hf(model, str(folder), {"s3zoo": {"provenance": record}}, args, safe_serialization=True)
@@ -203,17 +201,13 @@ def resolved(run: TrainRun) -> Data:
     data = run.data
     if data.classes:
         data = dataclasses.replace(data, num_classes=len(data.classes))
-    blank = {
-        "img_size": data.img_size, "in_chans": data.in_chans, "mean": data.mean, "std": data.std,
-        "interpolation": data.interpolation, "crop_pct": data.crop_pct,
-    }  # fmt: skip
-    if not all(blank.values()):
-        cfg = seen(run.model)
-        channels, height, _ = cfg["input_size"]
-        own = {"img_size": height, "in_chans": channels, **{k: cfg[k] for k in ("mean", "std", "crop_pct")}}
-        own["interpolation"] = cfg["interpolation"].replace("random", "bicubic")
-        data = dataclasses.replace(data, **{key: own[key] for key, value in blank.items() if not value})
-    return dataclasses.replace(data, mean=tuple(data.mean), std=tuple(data.std))
+    keys = ("img_size", "in_chans", "mean", "std", "interpolation", "crop_pct")
+    if blank := [key for key in keys if not getattr(data, key)]:
+        own = seen(run.model)
+        own["in_chans"], own["img_size"], _ = own["input_size"]
+        own["interpolation"] = own["interpolation"].replace("random", "bicubic")
+        data = dataclasses.replace(data, **{key: own[key] for key in blank})
+    return data
 
 
 def freeze(model: Any, parts: int) -> list[nn.Module]:
@@ -232,12 +226,6 @@ def freeze(model: Any, parts: int) -> list[nn.Module]:
         for module in model.modules()
         if (own := list(module.parameters())) and not any(p.requires_grad for p in own)
     ]
-
-
-def _takes_size(model: nn.Module, run: TrainRun) -> bool:
-    """Whether a network of timm was built for one size."""
-    embed = getattr(model, "patch_embed", None)
-    return getattr(embed, "img_size", None) is not None and "img_size" not in run.model_args
 
 
 def _last_name(spec: str) -> str:

@@ -171,8 +171,8 @@ class Split:
             raise ValueError(f"data.classes: {what} of {self.where}, which has {some}; name each class once.")
         numbers = np.full(len(self.classes), -1)
         numbers[[self.classes.index(name) for name in names]] = np.arange(len(names))
-        kept = numbers[self.targets] >= 0
-        self.order, self.targets = self.order[kept], numbers[self.targets[kept]]
+        self.keep(numbers[self.targets] >= 0)
+        self.targets = numbers[self.targets]
         self.classes = self.chosen = names
 
     def _classes(self, source: Any) -> tuple[str, ...]:
@@ -267,12 +267,14 @@ def find_split(config: Data, wanted: str) -> Path:
 
 def open_split(config: Data, wanted: str) -> Split:
     """The only door to a split: nothing of it is read before."""
-    if config.train_split == config.test_split:
-        raise ValueError(f"data.train_split and data.test_split are both {wanted!r}; name two different splits.")
     if common := set(config.train_split.split("+")) & set(config.test_split.split("+")):
         raise ValueError(
             f"data.train_split is {config.train_split!r} and data.test_split {config.test_split!r}, which share"
             f" {common.pop()!r}; name two different splits."
+        )
+    if config.test_share and config.name:
+        raise ValueError(
+            f"data.test_share is {config.test_share:g}, but {config.name} has a test split; set data.test_share=0."
         )
     split = _opened(config, wanted)
     if "" in split.classes:
@@ -321,22 +323,23 @@ def _opened(config: Data, wanted: str) -> Split:
     if kind not in ("", "torch", "hfds"):
         raise ValueError(f"data.name is {config.name!r}, but must be {KINDS}.")
     root = os.path.expanduser(config.root) if kind else str(find_split(config, wanted))
-    if kind == "torch" and not root:
-        raise ValueError(
-            f"data.name is {config.name!r}, but no place for it is given; say where it is, or is to be downloaded to"
-            " (--root FOLDER, or --set data.root=FOLDER)."
-        )
     tiny = kind == "" and not config.root.endswith(".tar") and (Path(root).parent / "wnids.txt").is_file()
-    ends = True
-    if kind == "" and os.path.isdir(root):
+    ends, options = True, dict[str, Any]()
+    if kind == "torch":
+        if not root:
+            raise ValueError(
+                f"data.name is {config.name!r}, but no place for it is given; say where it is, or is to be downloaded"
+                " to (--root FOLDER, or --set data.root=FOLDER)."
+            )
+        options["download"] = config.download
+    elif not kind and os.path.isdir(root):
         list(class_folders(Path(root)))  # what timm would pass over in silence
-    elif kind == "" and not os.path.isfile(root):
-        raise ValueError(f"{root!r} is neither a folder nor a file; {LAYOUT}.")
-    elif kind == "":
+    elif not kind:
+        if not os.path.isfile(root):
+            raise ValueError(f"{root!r} is neither a folder nor a file; {LAYOUT}.")
         ends = _check_tar(Path(root))
-    options: dict[str, Any] = {"download": config.download} if kind == "torch" else {}
-    if root.endswith(".tar") and not kind and os.path.isfile(root):
-        options["cache_tarinfo"] = False  # timm would write a pickle beside a large one
+        if root.endswith(".tar"):
+            options["cache_tarinfo"] = False  # timm would write a pickle beside a large one
     where = f"{config.name} ({wanted})" if kind else root
     try:
         if tiny:
@@ -445,7 +448,7 @@ def divided(split: Split, config: Data, seed: int) -> tuple[np.ndarray, np.ndarr
     stays = np.zeros(len(order), bool)
     stays[len(order) - 1 - last] = True  # one image of every class is left for training
     free = order[~stays]
-    if not 0 <= config.holdout <= len(free):
+    if config.holdout > len(free):
         raise ValueError(
             f"data.holdout is {config.holdout}, but of the {len(order)} training images of {split.where} between 0 and"
             f" {len(free)} can be held out; set data.holdout accordingly."
