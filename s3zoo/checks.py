@@ -18,13 +18,14 @@ one without an end.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import functools
 import math
 import re
 import reprlib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Never
 
@@ -41,6 +42,12 @@ _repr.maxstring = _repr.maxother = 100
 def show(value: Any) -> str:
     """A value on one line, shortened where it is long or deep."""
     return " ".join(_repr.repr(value).split())
+
+
+def nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """The question whether the nearest of the known names was meant; `otherwise`, if none is near."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean {near[0]!r}?" if near else otherwise
 
 
 def refusal(path: str, value: Any, valid: Any) -> ValueError:

@@ -5,7 +5,6 @@ does the work. It is imported when it is called, so that `s3zoo --help` does not
 """
 
 import argparse
-import difflib
 import errno
 import importlib
 import io
@@ -17,6 +16,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from s3zoo import __version__
+from s3zoo.checks import nearest
 from s3zoo.files import shown
 
 
@@ -148,8 +148,7 @@ def main(argv: list[str] | None = None) -> int:
         parser.print_help()
         return 0
     if name not in COMMANDS:
-        near = difflib.get_close_matches(name, COMMANDS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"the subcommands are {', '.join(COMMANDS)}."
+        hint = nearest(name, COMMANDS, f"the subcommands are {', '.join(COMMANDS)}.")
         if _speaks():
             print(f"s3zoo: there is no subcommand {name!r}; {hint}", file=sys.stderr)
         return 2

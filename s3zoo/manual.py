@@ -1,9 +1,9 @@
 """`s3zoo docs [NAME]`: the documentation that comes with this version, without a clone or a connection."""
 
 import argparse
-import difflib
 from pathlib import Path
 
+from s3zoo.checks import nearest
 from s3zoo.paths import docs_dir
 
 
@@ -24,9 +24,8 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     key = Path(name).name.removesuffix(".md")
     if key not in found:
-        near = difflib.get_close_matches(key, found, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(found)}."
-        raise ValueError(f"There is no document {name!r}; {hint}")
+        others = f"there are {', '.join(found)}."
+        raise ValueError(f"There is no document {name!r}; {nearest(key, found, others)}")
     print(found[key].read_text(encoding="utf-8"), end="")
     return 0
 

@@ -232,11 +232,7 @@ class Space:
 
     def build(self, values: Mapping[str, Any]) -> Arch:
         """The architecture with these values; a value per block may be given as one value for all."""
-        stages = []
-        for s in range(self.num_stages):
-            blocks = [self._block(s, j, {**values, **own}) for j, own in enumerate(self._by_block(s, values))]
-            stages.append(Stage(self._size("embed_dim", s, values), tuple(blocks)))
-        return Arch(self.family, tuple(stages), self.patch_size, self.stem_depth)
+        return self.assemble(values, [self._by_block(stage, values) for stage in range(self.num_stages)])
 
     def _size(self, gene: str, stage: int, values: Mapping[str, Any]) -> int:
         """Depth or width of a stage."""
@@ -254,7 +250,7 @@ class Space:
 
     def _block(self, stage: int, index: int, values: Mapping[str, Any]) -> Any:
         """One block; `values` has one value per dimension."""
-        own = [dim for dim in self.dims if stage in dim.stages and (not dim.per_block or dim.covers(index))]
+        own = [dim for dim in self.dims if stage in dim.stages and dim.covers(index)]
         genes: dict[str, Any] = {dim.gene: self.at(dim, stage, values[dim.name]) for dim in own}
         width = genes.pop("embed_dim")
         del genes["depth"]
@@ -306,14 +302,13 @@ class Space:
         names = [dim.name for dim in dims]
         return [dict(zip(names, genes, strict=True)) for genes in itertools.product(*(dim.choices for dim in dims))]
 
-    def assemble(self, values: Values, blocks: list[list[Values]]) -> Arch:
+    def assemble(self, values: Mapping[str, Any], blocks: list[list[Values]]) -> Arch:
         """The architecture with these values of stages and models, and these blocks in each stage."""
-        values = dict(values)
-        for dim in self.dims:
-            if dim.per_block:
-                own = blocks[dim.stages[0]]
-                values[dim.name] = tuple(block[dim.name] for j, block in enumerate(own) if dim.covers(j))
-        return self.build(values)
+        stages = []
+        for s, genes in enumerate(blocks):
+            built = tuple(self._block(s, j, {**values, **own}) for j, own in enumerate(genes))
+            stages.append(Stage(self._size("embed_dim", s, values), built))
+        return Arch(self.family, tuple(stages), self.patch_size, self.stem_depth)
 
     # Drafts: networks as numbers, which are drawn, changed and priced without building anything
 

@@ -92,7 +92,7 @@ def test_every_subcommand_can_be_called() -> None:
         assert exit.value.code == 0, command
 
 
-@pytest.mark.parametrize(("typed", "answer"), [("docter", "did you mean doctor?"), ("xyzzy", "the subcommands are ")])
+@pytest.mark.parametrize(("typed", "answer"), [("docter", "did you mean 'doctor'?"), ("xyzzy", "the subcommands are ")])
 def test_unknown_subcommand_names_the_nearest(typed: str, answer: str, capsys) -> None:
     assert cli.main([typed]) == 2
     assert capsys.readouterr().err.startswith(f"s3zoo: there is no subcommand {typed!r}; {answer}")

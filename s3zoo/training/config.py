@@ -24,6 +24,7 @@ from s3zoo.checks import (
     Threads,
     check,
     declared,
+    nearest,
     show,
     typed,
 )
@@ -280,9 +281,8 @@ def _parse(text: str, kind: Any, path: str) -> Any:
         return typed(text, kind, path)
     if isinstance(kind, type) and issubclass(kind, Space):
         if text not in SPACES:
-            near = difflib.get_close_matches(text, SPACES, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else "."
-            raise ValueError(f"{path} is {text!r}, but must be one of {', '.join(SPACES)}{hint}")
+            hint = nearest(text, SPACES, "give one of these.")
+            raise ValueError(f"{path} is {text!r}, but must be one of {', '.join(SPACES)}; {hint}")
         return SPACES[text]
     if kind is bool:
         if text.lower() not in ("true", "false"):

@@ -90,7 +90,6 @@ class ImageData:
         self.warnings: list[str] = []  # for the result
         self._warn(self.split)
         self._listed = Records(None if folder is None else folder / f"unreadable-{rank}.jsonl", check=UNREADABLE)
-        self.unreadable = {row["image"]: row["split"] for row in self._listed.rows}  # in the order of discovery
         self._train = TrainImages(self.split, self.train_indices, config, seed)
         self._keys: list[Any] = []  # of the epoch's batches; the loader and its workers outlive an epoch
         self._loader: DataLoader | None = None
@@ -127,12 +126,16 @@ class ImageData:
             self.warnings.append(split.warning)
             self.say(f"data: {split.warning}")
 
+    @property
+    def unreadable(self) -> dict[str, str]:
+        """The images that could not be read, in the order of discovery, and the split of each."""
+        return {row["image"]: row["split"] for row in self._listed.rows}
+
     def _skip(self, split: Split, indices: Sequence[int]) -> None:
         """Note that these images cannot be read."""
-        kind = "training" if split is self.split else "test"
+        kind, known = "training" if split is self.split else "test", self.unreadable
         names = [os.path.join(split.where, split.name(index)) for index in indices]
-        for name in [name for name in names if name not in self.unreadable]:
-            self.unreadable[name] = kind
+        for name in [name for name in names if name not in known]:
             self._listed.append([{"image": name, "split": kind}])
             self.say(f"data: {name} cannot be read; the run goes on without it ({len(self.unreadable)} so far)")
         if len(self.unreadable) > self.config.max_unreadable:
@@ -149,7 +152,7 @@ class ImageData:
 
     def unreadable_counts(self) -> dict[str, int]:
         """Of each split, how many images all ranks could not read; they share the folder."""
-        found = dict(self.unreadable)
+        found = self.unreadable
         for path in sorted(self.folder.glob("unreadable-*.jsonl")) if self.folder is not None else []:
             found |= {row["image"]: row["split"] for row in Records(path, check=UNREADABLE, write=False).rows}
         return dict(Counter(found.values()))
@@ -325,7 +328,6 @@ class ImageData:
             self._test = test
         if not first and "test" in self.unreadable.values():  # those of an earlier attempt may be mended
             rows = [row for row in self._listed.rows if row["split"] != "test"]
-            self.unreadable = {row["image"]: row["split"] for row in rows}
             self._listed.clear()
             self._listed.append(rows)
         return self._test_batches(self._test, first, batch_size)

@@ -8,10 +8,10 @@ training without random erasing (said by its first author in facebookresearch/de
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
 from pathlib import Path
 
+from s3zoo.checks import nearest
 from s3zoo.files import exists
 from s3zoo.training.config import Data
 
@@ -59,11 +59,9 @@ def find_data(spec: str, root: str = "", download: bool = False, like: Data = AS
         if like.name == "digits" or (like.name and _has_training(spec)):  # other images than the recipe's
             like = dataclasses.replace(_in_folders(like), num_classes=0)
         return dataclasses.replace(like, root=spec)
-    near = difflib.get_close_matches(spec, DATASETS, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else "."
     raise ValueError(
         f"--data is {spec!r}, which is neither a folder nor one of {', '.join(DATASETS)}, torch/<dataset>,"
-        f" hfds/<dataset>{hint}"
+        f" hfds/<dataset>; {nearest(spec, DATASETS, 'give one of these.')}"
     )
 
 

@@ -42,15 +42,10 @@ TRIAL_STEPS = 7  # of `check_optimizer` before and after the cut: Lookahead's sl
 def make_optimizer(task: TrainTask, train: Train) -> Optimizer:
     """Groups by weight decay and learning rate; timm's schedules multiply by a group's lr_scale."""
     groups: dict[tuple[bool, float], dict[str, Any]] = {}
-    for exempt in (False, True):
-        for name, weight in task.weights.items():
-            if (name in task.no_decay) is exempt:
-                scale = task.lr_scale.get(name, 1.0)
-                decay = 0.0 if exempt else train.weight_decay
-                group = groups.setdefault(
-                    (exempt, scale), {"params": [], "weight_decay": decay, "lr": train.lr, "lr_scale": scale}
-                )
-                group["params"].append(weight)
+    for name, weight in sorted(task.weights.items(), key=lambda item: item[0] in task.no_decay):  # these last
+        exempt, scale = name in task.no_decay, task.lr_scale.get(name, 1.0)
+        own = {"params": [], "weight_decay": 0.0 if exempt else train.weight_decay, "lr": train.lr, "lr_scale": scale}
+        groups.setdefault((exempt, scale), own)["params"].append(weight)
     options: dict[str, Any] = {"lr": train.lr, "weight_decay": train.weight_decay, "momentum": train.momentum}
     if train.opt.lower().split("_")[-1] in FUSED:
         options["fused"] = True
