@@ -198,7 +198,8 @@ class Facts:
         shape["num_classes"] = self.config["num_classes"]
         if self.family.reads_tower:
             shape["tower_dim"] = self.config["num_features"]
-        return {"macs": cost.macs(self.arch, **shape), "macs_paper": cost.macs_paper(self.arch, **shape)}
+        found = cost.costs(self.arch, **shape)
+        return {"macs": found.macs, "macs_paper": int(found.macs_paper)}
 
     @property
     def has_weights(self) -> bool:

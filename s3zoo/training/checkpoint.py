@@ -53,7 +53,7 @@ def load(folder: Path, say: Callable[[str], None] = print) -> tuple[dict[str, Te
             return load_file(path / "tensors.safetensors"), state
         except (OSError, ValueError, KeyError, SafetensorError) as error:
             reason = getattr(error, "strerror", None) or error
-            say(f"The checkpoint {path.name} is damaged ({reason}); going on from the one before it, or from the start.")
+            say(f"The checkpoint {path.name} is damaged ({reason}); going on from the one before it or from the start.")
     return None
 
 
