@@ -49,7 +49,8 @@ def convert(
         arch = Arch.parse(arch)
         if arch.family != family.name:
             raise ValueError(
-                f"The architecture is of family {arch.family!r}, but the checkpoint is of {family.name!r}."
+                f"The architecture is of family {arch.family!r}, but the checkpoint is of {family.name!r}; give one of"
+                " that family."
             )
     name = model or (family.entrypoint if arch is not None else _published_name(family, official, state_dict))
     if name not in (known := model_names(family.name)):

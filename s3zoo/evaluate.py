@@ -125,7 +125,7 @@ def test_split(data: Data, wanted: str | None) -> Split:
     names = [wanted] if wanted else [*TEST_NAMES, *TRAIN_NAMES]
     if not data.name and root.is_dir() and not any((root / n).exists() or (root / f"{n}.tar").exists() for n in names):
         if wanted:
-            raise ValueError(f"{str(root)!r} holds no split called {wanted!r}.")
+            raise ValueError(f"{str(root)!r} holds no split called {wanted!r}; give another --split.")
         root = root.resolve()
         data = dataclasses.replace(data, root=str(root.parent), test_split=root.name, train_split="")
         return open_split(data, root.name)
@@ -193,7 +193,7 @@ def score(
         five += int((best == targets[:, None]).any(1).sum())
         total += len(targets)
     if not total:
-        raise ValueError(f"None of the {len(indices)} images of {split.where} can be read.")
+        raise ValueError(f"None of the {len(indices)} images of {split.where} can be read; mend them, or give others.")
     row: dict[str, Any] = {"images": total, "unreadable": len(indices) - total}
     for name, right in (("top1", first), ("top5", five)):
         low, high = wilson(right, total)

@@ -750,10 +750,15 @@ def test_splits_with_other_classes_are_refused(folder: Path) -> None:
     write_images(folder / "test", {"bird": 1, "emu": 1})
     for action in (ImageData.check_splits, ImageData.test_batches):
         assert "'bird' is in the test split but not in the training split" in complaint(config, action)
+    chosen = ImageData(changed(config, classes=("dog", "cat")), seed=0)  # the others do not matter
+    chosen.check_splits()
+    assert [targets.tolist() for _, targets in chosen.test_batches()] == [[1, 1, 1, 0, 0, 0, 0]]
     for name in ("bird", "emu", "dog"):
         (folder / "test" / name).rename(folder / f"was-{name}")
     for action in (ImageData.check_splits, ImageData.test_batches):
         assert "'dog' is in the training split but not in the test split" in complaint(config, action)
+    few = changed(config, classes=("dog", "cat"))
+    assert "'dog' is in the training split but not in the test split" in complaint(few, ImageData.check_splits)
     (folder / "test").rename(folder / "elsewhere")
     for action in (ImageData.check_splits, ImageData.test_batches):
         assert "no split called 'test'" in complaint(config, action)

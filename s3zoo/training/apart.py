@@ -40,7 +40,9 @@ def check_folders(config: Data) -> None:
             " give two different ones, as data.train_split and data.test_split."
         )
     if train.is_dir() and test.is_dir():
-        check_classes(list(class_folders(train)), list(class_folders(test)), str(test))
+        names = [set(class_folders(split)) for split in (train, test)]
+        wanted = set(config.classes) or names[0] | names[1]
+        check_classes(names[0] & wanted, names[1] & wanted, str(test))
     elif train.is_file() and test.is_file() and file_size(train) == file_size(test) and sha256(train) == sha256(test):
         raise ValueError(f"{train} and {test} are copies of one file; give two different ones for training and test.")
 
