@@ -357,11 +357,7 @@ def fit(
                 loss, asked = _step(task, optimizer, images, targets, rows, train, step, seed, ranks, amp, scale, stop)
             except FloatingPointError as error:
                 log.close_progress()
-                good = (
-                    "the last good checkpoint is kept"
-                    if checkpoint.load(folder, lambda _: None)
-                    else "nothing was saved yet"
-                )
+                good = "the last good checkpoint is kept" if checkpoint.steps(folder) else "nothing was saved yet"
                 remedy = _remedy(task, images, targets, train, begun=step > start)
                 raise ValueError(f"{name}: {error} at step {step}; {good} in {folder}. {remedy}") from None
             if train.ema:
