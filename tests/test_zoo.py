@@ -142,6 +142,9 @@ def test_throughput_is_measured_once(tmp_path: Path, capsys) -> None:
     path.write_text(json.dumps(first | {"torch": "1.0"}))
     with pytest.raises(ValueError, match="--throughput all"):
         zoo.update_throughput(path, nano, False, print)
+    path.write_text(json.dumps(first | {"machine": 3}))  # which the page says
+    with pytest.raises(ValueError, match="machine is 3, but must be of type str.*; measure again"):
+        zoo.read_throughput(path)
 
 
 def figures(text: str) -> list[ElementTree.Element]:

@@ -123,7 +123,8 @@ def read_throughput(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     remedy = "measure again with --throughput all, or name another --throughput-file"
-    return read_json(path, {"models": {"*": {"arch": str, "images_per_second": float}}}, remedy=remedy)
+    models = {"*": {"arch": str, "images_per_second": float}}
+    return read_json(path, {"what": str, "machine": str, "torch": str, "batch": int, "models": models}, remedy=remedy)
 
 
 def update_throughput(path: Path, archs: dict[str, str], again: bool, say: Callable[[str], None]) -> dict[str, Any]:
