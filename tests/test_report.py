@@ -127,6 +127,14 @@ def test_phases_of_a_run() -> None:
     ]  # fmt: skip
 
 
+def test_s4s_scores_are_counted_by_its_pairs() -> None:
+    run = overridden(toy(), ["space_search.method=s4", "space_search.pairs=3", "space_search.backtrack=False"])
+    asked = 2 * 3 * len(run.space.searched)
+    visit = data.Visit(0, run.space, [], [FOUR[0]] * (asked // 2), [], [], [], None, [], [], {})
+    found = data.Run(Path(), to_dict(run), {}, [visit], [], None, {}, {}, [])
+    assert dict(data.phases(found))["space0: scores"] == 0.5
+
+
 def test_time_left(tmp_path: Path, capsys: Any) -> None:
     """A supernet of 3 x 1024 forward passes takes 30.72 s, so a second is worth 100; 1200 scores of networks follow."""
     now = [0.0]

@@ -15,7 +15,7 @@ from typing import Any
 from s3zoo.checks import Repeats, typed
 from s3zoo.families import FAMILIES
 from s3zoo.files import check_writable, sha256, write_json, write_text
-from s3zoo.search.budget import Budget, Feasible, Pricer, extents
+from s3zoo.search.budget import Feasible, Pricer, extents
 from s3zoo.search.config import Controls, SearchRun
 from s3zoo.space import glit_details, glit_split
 from s3zoo.training.config import Train, load_config, overridden, to_dict
@@ -259,8 +259,7 @@ def plan(run: SearchRun, seeds: int = 1) -> str:
     stages = 2 if run.hierarchy == "glit" else shifts + 1
     searched = stages if run.hierarchy == "glit" or moves.search_each_space else 1
     extent = extents(run.space, price)
-    budgets = [Budget.parse(text) for text in search.budgets]
-    evaluations = search.population * search.generations * max(1, len(budgets)) * (1 + run.controls.random_search)
+    evaluations = search.population * search.generations * len(run.budgets) * (1 + run.controls.random_search)
     scores = moves.samples if moves.method == "s3" else 2 * moves.pairs * len(run.space.searched)
     networks = _network_weights(run, price)
     trainings = _trainings(run, networks, stages, searched)
@@ -281,7 +280,7 @@ def plan(run: SearchRun, seeds: int = 1) -> str:
         f" {train.sharing}",
         f"arch search  {search.method}, up to {evaluations:,} evaluations"
         + (f" in each of {searched} {'stages' if run.hierarchy == 'glit' else 'spaces'}" if searched > 1 else "")
-        + (f", budgets {'; '.join(map(str, budgets))}" if budgets else ""),
+        + (f", budgets {'; '.join(map(str, run.budgets))}" if search.budgets else ""),
         f"final        {run.final.mode}, top {run.final.top}"
         + (", on the held-out images, too" if run.final.use_held_out else ""),
         f"steps        {_steps(run, trainings, seeds)}",
@@ -325,15 +324,12 @@ def _trainings(run: SearchRun, networks: list[int], stages: int, searched: int) 
 
 def _supernet_weights(run: SearchRun) -> list[int]:
     """How many weights the supernet of the first space has, or those of GLiT's two stages."""
-    from s3zoo.models.tower import build_tower  # torch is needed from here on
-    from s3zoo.supernet import Supernet
+    from s3zoo.supernet import Supernet  # torch is needed from here on
 
-    spaces, args = [run.space], dict[str, Any](device="meta")
+    spaces, tower = [run.space], run.bare_tower()
     if run.hierarchy == "glit":
         spaces = [glit_split(run.space), glit_details(run.space, run.space.sample(random.Random(0)))]
-    if FAMILIES[run.space.family].reads_tower:
-        data = run.data
-        args["tower"] = build_tower(run.tower.name, img_size=data.img_size, in_chans=data.in_chans, device="meta")
+    args: dict[str, Any] = {"device": "meta"} | ({} if tower is None else {"tower": tower})
     made = (Supernet(s, sharing=run.supernet.sharing, device="meta", model_args=args, **run.shape) for s in spaces)
     return [len(supernet.flat) for supernet in made]
 
@@ -341,9 +337,8 @@ def _supernet_weights(run: SearchRun) -> list[int]:
 def _network_weights(run: SearchRun, price: Pricer) -> list[int]:
     """For each budget the parameters of a large network within it."""
     largest, found = int(price(run.space.largest())["params"]), []
-    for text in run.arch_search.budgets or ("",):
-        limits = {metric: limit for metric, limit in Budget.parse(text).limits.items() if metric != "latency"}
-        feasible, rng = Feasible(run.space, Budget(limits), price), random.Random(0)
+    for budget in run.budgets:
+        feasible, rng = Feasible(run.space, budget.without_latency, price), random.Random(0)
         drawn = [int(price(arch)["params"]) for _ in range(20) if (arch := feasible.draw(rng)) is not None]
         found.append(max(drawn, default=largest))
     return found
@@ -390,12 +385,10 @@ def _copies(train: Train) -> int:
 
 
 def _tower_lines(run: SearchRun) -> list[str]:
-    if not FAMILIES[run.space.family].reads_tower:
+    if (tower := run.bare_tower()) is None:
         return []
-    from s3zoo.models.tower import build_tower
     from s3zoo.training.features import shown
 
-    tower: Any = build_tower(run.tower.name, img_size=run.data.img_size, in_chans=run.data.in_chans, device="meta")
     depth, tokens = run.space.largest().depths[0], tower.patch_embed.num_patches + tower.num_prefix_tokens
     size = 4 * depth * tokens * tower.embed_dim
     images = run.data.holdout + (run.data.train_limit if run.tower.cache == "all" else 0)

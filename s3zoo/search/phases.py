@@ -82,7 +82,7 @@ def reach_layers(context: Context, space: Space) -> None:
 def some_feasible(context: Context, space: Space) -> bool:
     """Whether the space has a network within each budget."""
     try:
-        for budget in context.budgets:
+        for budget in context.run.budgets:
             check_feasible(space, budget, context.pricer, random.Random(0))
     except ValueError:
         return False
@@ -247,7 +247,7 @@ def search_architectures(
     Without `train` they keep the supernet's weights. Without a budget in the config, the limit of the space search is
     one, if the space has a network within it.
     """
-    run, budgets = context.pace.at(f"{place.name}: search"), context.budgets
+    run, budgets = context.pace.at(f"{place.name}: search"), context.run.budgets
     rng = random.Random(seed_from(run.seed, "budget"))
     if not run.arch_search.budgets and not some_feasible(context, supernet.space):
         context.log.say(f"{place.name}: no network is within {budgets[0]}, so the search goes without limits")
@@ -311,7 +311,7 @@ def finish_controls(
         path = place / "random_search.jsonl"
         evaluate = make_evaluator(context, supernet, path, f"{place.name}: random search")
         engine = _make_engine(run, feasible, evaluate, hunt.number, "random")
-        where, number = f"{place.name}: {feasible.budget}, random search", (hunt.number, len(context.budgets))
+        where, number = f"{place.name}: {feasible.budget}, random search", (hunt.number, len(context.run.budgets))
         _evolve(context, engine, evaluate, where, hunt.folder / "random_generations.json", number)
         chosen["random_search"] = engine.best
     return {
