@@ -1,7 +1,7 @@
 """`s3zoo study NAME`: many runs as one queue that may be killed at any time and goes on where it ended.
 
 A study is a list of commands that each fill a run's folder. Those that read another run's folder wait for it. Every
-process that is started is entered in study.jsonl with its command, processor time and exit code, so that no run is
+process that is started is entered in study.jsonl with its command, seconds and exit code, so that no run is
 forgotten; what a finished run leaves (result, scores, model) can be copied to a second folder at once.
 """
 

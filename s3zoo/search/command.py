@@ -113,8 +113,9 @@ def main(argv: list[str] | None = None) -> int:
 def _search_unasked(arguments: argparse.Namespace) -> int:
     """Write a config for these images and this machine, show it and run it; one that is there already is run."""
     from s3zoo.search.around import space_name
-    from s3zoo.search.plan import check_images, make_plan
+    from s3zoo.search.plan import make_plan
     from s3zoo.training.apart import check_elsewhere
+    from s3zoo.training.data import ImageData
 
     out = arguments.out or Path("runs") / (Path(arguments.data).resolve().name or "mine")
     path, hours = out / "config.py", 1.0 if arguments.hours is None else arguments.hours
@@ -139,7 +140,7 @@ def _search_unasked(arguments: argparse.Namespace) -> int:
     plan = make_plan(arguments.data, tuple(arguments.budget), hours, **options, settings=arguments.set)
     run = plan.config
     print(plan.told(), flush=True)
-    check_images(run, print)
+    ImageData(run.data, run.seed, say=print).check_splits()  # as the run will
     if arguments.dry_run:
         print(f"\nwithout --dry-run this is run, in {out}")
         return 0
@@ -260,7 +261,8 @@ def plan(run: SearchRun, seeds: int = 1) -> str:
     searched = stages if run.hierarchy == "glit" or moves.search_each_space else 1
     extent = extents(run.space, price)
     evaluations = search.population * search.generations * len(run.budgets) * (1 + run.controls.random_search)
-    scores = moves.samples if moves.method == "s3" else 2 * moves.pairs * len(run.space.searched)
+    several = [dim for dim in run.space.dims if len(dim.choices) > 1]
+    scores = moves.samples if moves.method == "s3" else 2 * moves.pairs * len(several)
     networks = _network_weights(run, price)
     trainings = _trainings(run, networks, stages, searched)
     lines = [
@@ -270,7 +272,7 @@ def plan(run: SearchRun, seeds: int = 1) -> str:
         f"space        {run.space.name}: {run.space.size():,} architectures",
         "parameters   {:,.0f} to {:,.0f}".format(*extent["params"]),
         "MACs         {:,.0f} to {:,.0f}".format(*extent["macs"]),
-        *(f"  {d.name:<22} {', '.join(f'{c:g}' for c in d.choices)}" for d in run.space.dims if len(d.choices) > 1),
+        *(f"  {dim.name:<22} {', '.join(f'{c:g}' for c in dim.choices)}" for dim in several),
         *_tower_lines(run),
         f"space search {moves.method}, {shifts} shifts"
         + (f", up to {scores:,} evaluations for each" if shifts else ""),

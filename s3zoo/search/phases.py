@@ -20,14 +20,11 @@ from s3zoo.files import read_json, sha256, write_json
 from s3zoo.search.budget import Budget, Feasible, check_feasible, extents
 from s3zoo.search.config import SearchRun
 from s3zoo.search.context import Context, Finished, Found, make_evaluator
-from s3zoo.search.context import count_correct as count_correct  # this and the next two were here before
 from s3zoo.search.evaluate import Evaluator, RacingEvaluator
 from s3zoo.search.evolution import Evolution, RandomSearch, pareto
-from s3zoo.search.finish import audit_ranking as audit_ranking
 from s3zoo.search.finish import choose_stock, finish, finish_best, finish_stock
 from s3zoo.search.latency import check_measured
 from s3zoo.search.moves import choose_move
-from s3zoo.search.moves import replayed_moves as replayed_moves
 from s3zoo.search.published import FinishedRun, official_autoformer_supernet
 from s3zoo.search.records import check_scored
 from s3zoo.search.space_search import Decision

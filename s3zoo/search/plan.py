@@ -44,7 +44,6 @@ from s3zoo.search.space_search import SpaceSearch
 from s3zoo.search.start import SHARE, check_family, known_starts, read_start
 from s3zoo.space import Dim, Space
 from s3zoo.training.config import Data, Train, flat, overridden, to_dict
-from s3zoo.training.data import ImageData
 from s3zoo.training.distributed import Ranks
 from s3zoo.training.log import Log
 from s3zoo.training.splits import TEST_NAMES, TRAIN_NAMES, balanced_order, open_split
@@ -518,11 +517,6 @@ def _timed(run: SearchRun, images: int, speeds: tuple[float, float], macs: Macs)
 
 def _bounded(value: float, low: int, high: int) -> int:
     return max(low, min(high, int(value)))
-
-
-def check_images(run: SearchRun, say: Any) -> None:
-    """Open the images as the run will, and compare the splits."""
-    ImageData(run.data, run.seed, say=say).check_splits()
 
 
 # The hours

@@ -139,9 +139,7 @@ def _quality(errors: Sequence[float], config: SpaceSearch) -> dict[str, Any]:
     return et_error(errors, config.top, config.top_share) if errors else {"samples": 0}
 
 
-def _row(
-    dim: Dim, errors: Mapping[tuple[str, Value], list[float]], config: SpaceSearch, note: str
-) -> dict[str, Any]:  # fmt: skip
+def _row(dim: Dim, errors: Mapping[tuple[str, Value], list[float]], config: SpaceSearch, note: str) -> dict[str, Any]:
     """One dimension: E-T error per choice, the line through them and the shift in evolve steps."""
     choices: list[dict[str, Any]] = []
     for value in dim.choices:

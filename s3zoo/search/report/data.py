@@ -385,16 +385,15 @@ def random_search(visit: Visit, search: Search, top: int) -> list[list[Network]]
     """
     if search.random:
         known = {network.key: network for network in visit.networks}
-        return [[known[row["key"]] for row in rows[:top] if row["key"] in known] for rows in search.random]
+        found = ([known[row["key"]] for row in rows[:top] if row["key"] in known] for rows in search.random)
+        return list(itertools.takewhile(bool, found))
     budget = Budget.parse(search.budget) if search.budget else Budget()
     within = [network for network in visit.random if budget.allows(network.costs)]
-    found, done = [], 0
-    for size in search.sizes:
-        if done >= len(within):
-            break
-        done = size
-        found.append(sorted(within[:size], key=lambda network: (-network.accuracy, network.key))[:top])
-    return found
+    firsts = [0, *search.sizes]  # networks before each generation
+    return [
+        sorted(within[:size], key=lambda network: (-network.accuracy, network.key))[:top]
+        for before, size in itertools.pairwise(firsts) if before < len(within)
+    ]  # fmt: skip
 
 
 # Costs
