@@ -70,6 +70,12 @@ def test_front_has_no_estimates() -> None:
     assert data.front(FOUR, "latency") == []
 
 
+def test_random_search_is_drawn_as_far_as_its_networks_are_known() -> None:
+    visit = data.Visit(0, SPACE, [], [], [], FOUR[:1], [], None, [], [], {})
+    known, strange = {"key": FOUR[0].key}, {"key": "elsewhere"}
+    assert data.random_search(visit, data.Search("", [], [], [[known], [strange, known]]), 1) == [FOUR[:1]]
+
+
 def test_seeds_make_a_band() -> None:
     assert data.band([[1, 2, 3], [3, 4]]) == [(1, 2, 3), (2, 3, 4)]
 
@@ -310,7 +316,7 @@ def test_several_runs_are_compared(run_folder: Path, tmp_path: Path) -> None:
     assert len(data.read_all([tmp_path])) == 2  # a folder of seeds
 
 
-@pytest.mark.parametrize("kind", ["nothing", "file", "empty", "training", "broken", "no-out"])
+@pytest.mark.parametrize("kind", ["nothing", "file", "empty", "training", "broken", "audit", "no-out"])
 def test_bad_input_is_one_sentence(kind: str, run_folder: Path, tmp_path: Path, capsys: Any) -> None:
     given, words = tmp_path / "run", []
     if kind == "file":
@@ -322,6 +328,11 @@ def test_bad_input_is_one_sentence(kind: str, run_folder: Path, tmp_path: Path, 
     elif kind == "broken":
         shutil.copytree(run_folder, given, ignore=shutil.ignore_patterns("report", "*.safetensors"))
         (given / "space0" / "scores.jsonl").write_text('{"arch": 3}\n')
+    elif kind == "audit":
+        shutil.copytree(run_folder, given, ignore=shutil.ignore_patterns("report", "*.safetensors"))
+        (path,) = given.glob("space*/audit.json")
+        audit = json.loads(path.read_text())
+        path.write_text(json.dumps(audit | {"networks": [audit["networks"][0] | {"finetune": None}]}))
     elif kind == "no-out":
         (tmp_path / "file").write_text("")
         given, words = run_folder, ["--out", str(tmp_path / "file")]

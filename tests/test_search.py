@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 from scipy.stats import kendalltau
 
-from s3zoo import cost
+from s3zoo import cost, scored
 from s3zoo.arch import Arch
 from s3zoo.search import context as search_context
 from s3zoo.search import run as search_run
@@ -289,6 +289,8 @@ def test_s3_steps_back_from_a_space_beyond_the_limits(growing, tmp_path, budgets
     assert not last["moved"] and last["reason"] == "it has no network within the limits"
     assert f"backtracked to space{len(smallest) - 2}" in (tmp_path / "log.txt").read_text()
     assert result["winners"][0]["params"] < 2000
+    (winner,) = [network for network in scored.of_run(tmp_path) if network.role]
+    assert winner.space == result["spaces"][-2]["space"]
 
 
 def test_without_a_budget_limits_hold_where_they_can(growing, tmp_path):
@@ -358,6 +360,8 @@ def test_glits_budget_is_that_of_its_first_stage(tmp_path):
     with pytest.raises(ValueError, match="macs"):
         search(overridden(run, [f"arch_search.budgets=('macs<={(least[0] + least[1]) / 2}',)"]), tmp_path)
     assert not (tmp_path / "run.json").exists()
+    with pytest.raises(ValueError, match="takes one budget, but 2 were given"):
+        overridden(run, ["arch_search.budgets=('macs<=1G', 'macs<=2G')"])
 
 
 @pytest.mark.parametrize(

@@ -121,10 +121,10 @@ def _search_unasked(arguments: argparse.Namespace) -> int:
     path, hours = out / "config.py", 1.0 if arguments.hours is None else arguments.hours
     if path.exists():
         run = overridden(_planned(path), [f"data.root={arguments.data}"])
-        budgets = arguments.budget or run.arch_search.budgets  # those of a space around a network limit its size, too
-        fits = {  # what the command says, and what the config has
-            "another budget": len(budgets) == len(run.arch_search.budgets)
-            and all(map(str.startswith, run.arch_search.budgets, budgets)),
+        own = [f"{budget}," for budget in run.arch_search.budgets]
+        budgets = [f"{budget}," for budget in arguments.budget] or own
+        fits = {  # what the command says, and what the config has: around a network, budgets limit its size, too
+            "another budget": len(budgets) == len(own) and all(map(str.startswith, own, budgets)),
             "other hours": arguments.hours in (None, run.hours),
             "another start": ("" if arguments.no_start else arguments.start or run.start) == run.start,
             "another network": arguments.around is None or run.space.name == space_name(arguments.around),

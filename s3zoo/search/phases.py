@@ -216,8 +216,9 @@ def _given_supernet(context: Context, space: Space, place: Path) -> Supernet:
     if finished is not None and same:  # what it scored needs not be scored again
         evaluated = context.records(place / "evaluated.jsonl", check_scored)
         if not evaluated.rows and (rows := finished.scored()):
-            # Costs are this run's: its latencies may be those of another device, runtime or time
-            taken = [row | context.pricer(Arch.from_dict(row["arch"])) for row in rows]
+            # Costs are this run's: a latency may be that of another device, runtime or time
+            scores = [{key: value for key, value in row.items() if key != "latency"} for row in rows]
+            taken = [row | context.pricer(Arch.from_dict(row["arch"])) for row in scores]
             end = [{"race": {"forwards": 0, "taken": True}}] if context.run.arch_search.racing else []
             evaluated.append([*taken, *end])
             context.log.say(f"{place.name}: {len(rows)} scores are those of {name}")

@@ -543,40 +543,32 @@ class Pace:
     ) -> None:
         self.run, self.course, self.images, self.ranks, self.log = run, course, images, ranks, log
         self._begun, self._before = time.monotonic(), sum(course.seconds.values())
-        self._kept = None
-        if run.hours:
-            options: Any = {"check": check_hours, "write": ranks.first, "run": name}
-            self._kept = ranks.rank0_first(lambda: Records(folder / "hours.jsonl", **options))
+        path = folder / "hours.jsonl" if run.hours else None
+        self._kept = ranks.rank0_first(lambda: Records(path, check=check_hours, write=ranks.first, run=name))
 
     def at(self, phase: str) -> SearchRun:
         """The config as it is from this phase on, for example "space0: search"."""
-        if self._kept is None:
+        if not self.run.hours:
             return self.run
-        rows = {row["phase"]: row for row in self._kept.rows}
-        if phase not in rows:
-            row = self.ranks.from_first(self._decided(phase))
-            if self.ranks.first:
-                self._kept.append([row])
-            else:
-                self._kept.rows.append(row)
-            rows[phase] = row
+        rows = self._kept.rows
+        at = next((i for i, row in enumerate(rows) if row["phase"] == phase), len(rows))
+        before = overridden(self.run, [each for row in rows[:at] for each in row["set"]])
+        if at == len(rows):
+            row = self.ranks.from_first(self._decided(phase, before))
+            self._kept.append([row])
             if row["set"]:
+                left, needed = duration(max(0, row["left"])), duration(row["needed"])
                 self.log.say(
-                    f"{phase}: {duration(row['left'])} of {self.run.hours:g} h are left, but {duration(row['needed'])}"
-                    f" are needed, so {' and '.join(row['set'])} from here on"
+                    f"{phase}: {left} of {self.run.hours:g} h are left, but {needed} are needed, so"
+                    f" {row['set'][0]} from here on"
                 )
-        settings = []
-        for name, row in rows.items():
-            settings += row["set"]
-            if name == phase:
-                break
-        run = overridden(self.run, settings)
+        run = overridden(before, self._kept.rows[at]["set"])
         self.course.follow(run)
         return run
 
-    def _decided(self, phase: str) -> dict[str, Any]:
+    def _decided(self, phase: str, run: SearchRun) -> dict[str, Any]:
+        """What becomes of this phase, and that of the config, as it is before."""
         left = 3600 * self.run.hours - self._before - (time.monotonic() - self._begun)
-        run = overridden(self.run, [each for row in (self._kept.rows if self._kept else ()) for each in row["set"]])
         needed = self.course.needed(phase)
         if needed is None and phase.endswith("supernet"):  # nothing has been timed yet
             speeds = measured_speed(run, 1.0, threads=run.threads, clock=time.perf_counter)

@@ -254,30 +254,30 @@ def best_rows(context: Context, found: list[Found]) -> list[dict[str, Any]]:
 
 def conclude(context: Context, found: list[Found], visited: list[dict[str, Any]]) -> dict[str, Any]:
     """Open the test images, once for each winner and each control, and export the winners with what they give."""
-    run, tests, timed, rows = context.run, [], [], []
+    run, folder = context.run, context.folder
+    rows: list[dict[str, Any]] = []
     controls: list[dict[str, Any]] = []
     with context.course.phase("test images"):
-        for index, each in enumerate(found):
+        for index, (budget, (best, *_), beside) in enumerate(found):
             context.course.part(index, len(found))
-            best, path = each.networks[0], context.folder / f"test-{index}.json"
-            tests.append(count_correct(context, path, best.model, context.data.test_batches))
-            timed.append(measure_winner(context, index, best.arch))
-    for index, ((budget, (best, *_), beside), test, promise) in enumerate(zip(found, tests, timed, strict=True)):
-        folder = context.folder / ("model" if len(found) == 1 else f"model-{index}")
-        row = {"budget": str(budget), "test": test, **best.row(context), **promise}
-        rows.append(row)
-        latency = f", {told_latency(promise['latency_check'])}" if promise else ""
-        context.log.say(
-            f"{budget if budget.limits else 'winner'}: {test['top1']:.2f} % of {test['images']} test images"
-            f" ({test['low']:.2f} to {test['high']:.2f}), {row['params'] / 1e6:.3g}M parameters,"
-            f" {row['macs'] / 1e6:.4g}M MACs{latency}; in {folder}"
-        )
-        own = [_control_row(context, name, each, budget, index) for name, each in beside.items()]
-        controls += own
-        if own:
-            context.log.say(compared(row, own))
-        if context.ranks.first:
-            _export(context, folder, best, budget, test, visited, own, promise)
+            row = _tested(context, f"test-{index}", best, budget) | measure_winner(context, index, best.arch)
+            own = [
+                {"control": name, **_tested(context, f"test-{index}-{name}", network, budget)}
+                for name, network in beside.items()
+            ]
+            place, test = folder / ("model" if len(found) == 1 else f"model-{index}"), row["test"]
+            latency = f", {told_latency(row['latency_check'])}" if "latency_check" in row else ""
+            context.log.say(
+                f"{budget if budget.limits else 'winner'}: {test['top1']:.2f} % of {test['images']} test images"
+                f" ({test['low']:.2f} to {test['high']:.2f}), {row['params'] / 1e6:.3g}M parameters,"
+                f" {row['macs'] / 1e6:.4g}M MACs{latency}; in {place}"
+            )
+            if own:
+                context.log.say(compared(row, own))
+            if context.ranks.first:
+                _export(context, place, best, row, visited, own)
+            rows.append(row)
+            controls += own
     result = {"name": run.name, "seed": run.seed, "winners": rows, "spaces": visited}
     if controls:
         result["controls"] = controls
@@ -286,15 +286,15 @@ def conclude(context: Context, found: list[Found], visited: list[dict[str, Any]]
     context.ranks.wait()  # all have listed what they could not read
     result |= context.data.lost()
     if context.ranks.first:
-        write_json(context.folder / "result.json", result | {"run": context.name})
+        write_json(folder / "result.json", result | {"run": context.name})
     context.ranks.wait()
     return result
 
 
-def _control_row(context: Context, name: str, network: Finished, budget: Budget, index: int) -> dict[str, Any]:
-    path = context.folder / f"test-{index}-{name}.json"
-    test = count_correct(context, path, network.model, context.data.test_batches)
-    return {"control": name, "budget": str(budget), "test": test, **network.row(context)}
+def _tested(context: Context, name: str, network: Finished, budget: Budget) -> dict[str, Any]:
+    """A network as result.json tells of it; the count of its test images is kept under this name."""
+    test = count_correct(context, context.folder / f"{name}.json", network.model, context.data.test_batches)
+    return {"budget": str(budget), "test": test, **network.row(context)}
 
 
 def compared(winner: dict[str, Any], controls: list[dict[str, Any]]) -> str:
@@ -310,25 +310,25 @@ def compared(winner: dict[str, Any], controls: list[dict[str, Any]]) -> str:
 
 
 def _export(
-    context: Context, folder: Path, best: Finished, budget: Budget, test: dict[str, float],
-    visited: list[dict[str, Any]], controls: list[dict[str, Any]], promise: dict[str, Any],
+    context: Context, folder: Path, best: Finished, row: dict[str, Any], visited: list[dict[str, Any]],
+    controls: list[dict[str, Any]],
 ) -> None:  # fmt: skip
     """A folder that timm opens, with where the network comes from."""
     run, data = context.run, context.run.data
-    metrics = {"test": test}
+    metrics = {"test": row["test"]}
     if best.accuracy is not None:
         metrics["held-out"] = {"top1": best.accuracy, "images": context.data.search_size}
     record = provenance("search", run, context.folder, context.ranks, metrics=metrics)
-    record |= {"space": run.space.name, "budget": str(budget), "final": run.final.mode}
+    record |= {"space": run.space.name, "budget": row["budget"], "final": run.final.mode}
     if run.final.use_held_out:
         record["use_held_out"] = True
     if controls:
         kept = ("control", "model", "within_budget", "from_scratch", "test", "params", "macs", "latency")
-        record["controls"] = [{key: row[key] for key in kept if key in row} for row in controls]
+        record["controls"] = [{key: each[key] for key in kept if key in each} for each in controls]
     if best.lost is not None:
         record["final"] = "inherit (finetuning lost)"
-    if promise:
-        record["latency"] = promise["latency_check"]
+    if "latency_check" in row:
+        record["latency"] = row["latency_check"]
     record["trajectory"] = _trajectory(context.folder, visited)
     record["cost"]["subnets_scored"] = _subnets_scored(context.folder)
     if run.supernet_weights:
