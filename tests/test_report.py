@@ -133,12 +133,14 @@ def test_phases_of_a_run() -> None:
     ]  # fmt: skip
 
 
-def test_s4s_scores_are_counted_by_its_pairs() -> None:
-    run = overridden(toy(), ["space_search.method=s4", "space_search.pairs=3", "space_search.backtrack=False"])
+def test_s4s_scores_are_counted_by_its_pairs_and_what_came_before_is_over() -> None:
+    """Of random networks there may be fewer than are asked for: some are drawn twice."""
+    run = overridden(toy(), ["space_search.method=s4", "space_search.pairs=3", "space_search.random_samples=5"])
     asked = 2 * 3 * len(run.space.searched)
-    visit = data.Visit(0, run.space, [], [FOUR[0]] * (asked // 2), [], [], [], None, [], [], {})
+    visit = data.Visit(0, run.space, [], [FOUR[0]] * (asked // 2), FOUR, [], [], None, [], [], {})
     found = data.Run(Path(), to_dict(run), {}, [visit], [], None, {}, {}, [])
-    assert dict(data.phases(found))["space0: scores"] == 0.5
+    shares = dict(data.phases(found))
+    assert (shares["space0: random networks"], shares["space0: scores"], shares["space1: supernet"]) == (1, 0.5, 0)
 
 
 def test_time_left(tmp_path: Path, capsys: Any) -> None:

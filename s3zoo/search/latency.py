@@ -136,16 +136,15 @@ def fitted(terms: Sequence[Sequence[float]], times: Sequence[float]) -> Correcti
                 continue
             own = rows[:, chosen]
             found = np.linalg.lstsq(own, ones, rcond=None)[0]
-            left_out = []
-            for i in range(len(y)):
-                others = np.arange(len(y)) != i
-                left_out.append(abs(own[i] @ np.linalg.lstsq(own[others], ones[others], rcond=None)[0] - 1))
+            left_out = [
+                abs(own[i] @ np.linalg.lstsq(np.delete(own, i, 0), np.delete(ones, i), rcond=None)[0] - 1)
+                for i in range(len(y))
+            ]
             error = float(np.mean(left_out))
             if found.min() >= 0 and error < best.error:
-                values = dict.fromkeys(("fixed", "parts", "blocks", "gmacs"), 0.0)
-                for column, value in zip(chosen, found, strict=True):
-                    values[list(values)[column]] = float(f"{value:.6g}")
-                best = Correction(**values, error=float(f"{error:.4g}"))
+                values = np.zeros(4)
+                values[list(chosen)] = found
+                best = Correction(*(float(f"{value:.6g}") for value in values), error=float(f"{error:.4g}"))
     return best
 
 
@@ -208,11 +207,11 @@ class LatencyTable:
     ) -> LatencyTable:  # fmt: skip
         """A table for networks of the space's kind on a device of this machine, with nothing measured yet."""
         check_runtime(runtime, device)
-        where, some = this_device(device, threads), space.smallest()
-        kind = {"family": some.family, "patch_size": some.patch_size, "stem_depth": some.stem_depth}
-        shape = {"img_size": img_size, "num_classes": num_classes, "in_chans": in_chans, "batch_size": batch_size}
-        what = {"torch": torch.__version__, "tower": tower, "runtime": runtime}
-        return cls(Setting(**kind, **shape, **where, **what))  # type: ignore[arg-type]
+        some = space.smallest()
+        return cls(Setting(
+            some.family, some.patch_size, some.stem_depth, img_size, num_classes, in_chans, batch_size,
+            **this_device(device, threads), torch=torch.__version__, tower=tower, runtime=runtime,
+        ))  # fmt: skip
 
     def __call__(self, arch: Arch) -> float:
         self._check_kind(arch)

@@ -264,7 +264,10 @@ def phases(run: Run) -> list[tuple[str, float]]:
     over = run.result is not None or any(not decision.moved for decision in run.decisions)
     last = max((visit.index for visit in visits if visit.searches), default=None) if run.result else None
     every = planned(run.config, last=last, visited=len(visits) if over else 0)
-    return [(phase.name, 1.0 if run.result is not None else _share(run, phase)) for phase in every]
+    shares = [1.0 if run.result is not None else _share(run, phase) for phase in every]
+    begun = max((i for i, share in enumerate(shares) if share), default=0)
+    begun = len(every) - 1 if run.tests else begun  # what comes before is over
+    return [(phase.name, 1.0 if i < begun else shares[i]) for i, phase in enumerate(every)]
 
 
 def _share(run: Run, phase: Phase) -> float:
@@ -272,8 +275,6 @@ def _share(run: Run, phase: Phase) -> float:
     budgets, (place, _, what) = max(1, len(config["arch_search"]["budgets"])), phase.name.partition(": ")
     if not what:
         return sum(test["whole"] for test in run.tests) / budgets
-    if run.tests:  # which are opened when all else is done
-        return 1.0
     visit = next((visit for visit in run.visits if f"space{visit.index}" == place), None)
     if visit is None or what == "controls":  # whose files do not say how far they are
         return 0.0
