@@ -199,7 +199,7 @@ def extents(space: Space, price: Price) -> dict[str, tuple[float, float]]:
 
 
 class Feasible:
-    """A budget as a filter on a space, and a way to draw from what passes it. Counts what it refuses."""
+    """A budget as a filter on a space, and a way to draw from what passes it. Counts what it looks at."""
 
     PLAIN_TRIES = 50  # uniform draws first, so that the draw is uniform wherever the budget is not narrow
     STEPS = 400
@@ -209,7 +209,6 @@ class Feasible:
         self.budget = budget
         self.price = price
         self.checked = 0
-        self.rejected = 0
         self.nearest: tuple[float, Arch] | None = None  # the least excess seen
         self._quick: list[tuple[Limit, Callable[[Draft], int]]] | None = None  # None: networks must be built
         if isinstance(price, Pricer) and "latency" not in budget.limits:
@@ -234,7 +233,6 @@ class Feasible:
 
     def _seen(self, excess: float, arch: Callable[[], Arch]) -> float:
         self.checked += 1
-        self.rejected += excess > 0
         if self.nearest is None or excess < self.nearest[0]:
             self.nearest = (excess, arch())
         return excess

@@ -339,36 +339,29 @@ class _Fitting:
     def first(self, runs: Iterable[SearchRun], share: int, what: str, *, must: bool) -> _Fit | None:
         """The first of these that has networks at this share of the budgets and trains long enough; if one `must` be
         found, else the first that trains nearly as long as any of them can."""
-        found: _Fit | None = None
-        seen: SearchRun | None = None
-        self.tried = others = []
-        wished = 0  # pixels
+        self.tried, enough, wished = [], False, 0
         for run in runs:
-            seen, wished = run, wished or run.data.img_size
+            wished = wished or run.data.img_size
             if not self._within(run, share):
                 continue
             threads, speeds, _ = self._speed(run)
             macs = macs_beside(run)
             trial = _timed(dataclasses.replace(run, threads=threads), self.images, speeds, macs)
+            self.tried.append(_Fit(trial, speeds, macs))
             least = max(EPOCHS, STEPS * run.supernet.batch_size / self.images) / (SHARE if run.start else 1)
-            others.append(_Fit(trial, speeds, macs))
-            if others[-1].epochs >= int(least):
-                found = others[-1]
+            if enough := self.tried[-1].epochs >= int(least):
                 break
-        enough = found is not None
-        if must and others and not enough:
-            most = max(fit.epochs for fit in others)
-            near = [fit for fit in others if fit.epochs >= NEARLY * most]
-            found = near[0] if most > 3 else near[-1]  # with so few, what takes least
-        if found is None and must:
-            assert seen is not None
-            low = {metric: ends[0] for metric, ends in extents(seen.space, Pricer(**seen.priced)).items()}
+        if must and not self.tried:
+            low = {metric: ends[0] for metric, ends in extents(run.space, Pricer(**run.priced)).items()}
             raise ValueError(
                 f"No network of this kind is within {' or '.join(map(str, self.limits))}; the smallest has"
                 f" {quantity(low['params'])} parameters and {quantity(low['macs'])} MACs, so loosen the budget."
             )
-        if found is None:
+        if not (enough or must):
             return None
+        most = max(fit.epochs for fit in self.tried)
+        near = [fit for fit in self.tried if fit.epochs >= NEARLY * most]
+        found = self.tried[-1] if enough else near[0 if most > 3 else -1]  # with so few, what takes least
         run, speeds, _ = found
         why = self._speed(run).why
         ends = extents(run.space, Pricer(**run.priced))

@@ -162,7 +162,7 @@ def _row(dim: Dim, errors: Mapping[tuple[str, Value], list[float]], config: Spac
     mean_x, mean_y = (math.fsum(column) / len(points) for column in zip(*points, strict=True))
     slope = math.fsum((x - mean_x) * (y - mean_y) for x, y in points) / math.fsum((x - mean_x) ** 2 for x, _ in points)
     ratio = round(slope / config.tau, DIGITS)
-    error = _slope_error(dim, errors, choices, config)
+    error = _slope_error(dim, errors, choices)
     row |= {"slope": slope, "slope_error": error, "intercept": mean_y - slope * mean_x, "ratio": ratio}
     row["wanted"] = -math.floor(ratio if config.rounding == "floor" else ratio + 0.5)  # Eq. 8
     if is_noise(slope, error, config):
@@ -175,7 +175,7 @@ def _row(dim: Dim, errors: Mapping[tuple[str, Value], list[float]], config: Spac
 
 
 def _slope_error(
-    dim: Dim, errors: Mapping[tuple[str, Value], list[float]], choices: Sequence[Mapping[str, Any]], config: SpaceSearch
+    dim: Dim, errors: Mapping[tuple[str, Value], list[float]], choices: Sequence[Mapping[str, Any]]
 ) -> float | None:
     """The standard error of a slope: how much it differs when other networks with the same choices are sampled.
 
