@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 from test_search import ONE, RACING, quick, search, toy
 
+from s3zoo import drawing
 from s3zoo.arch import Arch, S3Block, Stage
 from s3zoo.cli import main
 from s3zoo.files import Records
 from s3zoo.search.command import report
 from s3zoo.search.course import Course
 from s3zoo.search.forecast import planned
-from s3zoo.search.report import data
+from s3zoo.search.report import data, networks
 from s3zoo.search.report.page import PANELS, state
 from s3zoo.search.report.page import page as page_of
 from s3zoo.space import s3_space
@@ -230,6 +231,13 @@ def test_figures_show_the_files(run_folder: Path, page: Path) -> None:
     audit = json.loads(next(run_folder.glob("space*/audit.json")).read_text())
     (drawn,) = [svg for label, svg in svgs.items() if "retrained" in label]
     assert drawn.count('class="point"') == 9 and f"τ {audit['kendall_retrain']:.2f}" in drawn
+
+
+def test_a_winner_that_no_supernet_scored_has_no_star(run_folder: Path) -> None:
+    (run,) = data.read_all([run_folder])
+    run.result["winners"][0]["inherited"] = None
+    with drawing.style():
+        assert {drawn.name for drawn in networks.sizes(data.grouped([run]))} >= {"accuracy-params", "accuracy-macs"}
 
 
 def test_racing_estimates_are_drawn_as_such(tmp_path: Path) -> None:

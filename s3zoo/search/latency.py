@@ -144,7 +144,7 @@ def fitted(terms: Sequence[Sequence[float]], times: Sequence[float]) -> Correcti
             if found.min() >= 0 and error < best.error:
                 values = np.zeros(4)
                 values[list(chosen)] = found
-                best = Correction(*(float(f"{value:.6g}") for value in values), error=float(f"{error:.4g}"))
+                best = Correction(*(float(f"{value:.6g}") for value in values), float(f"{error:.4g}"))
     return best
 
 

@@ -137,7 +137,7 @@ def _front(ax: Any, run: Run, metric: str) -> None:
         points = ax.scatter(xs, ys, s=22, facecolors="none", edgecolors=colour("ink"), linewidths=1)
         tag(points, "front", [looks.says(network, "on the Pareto front") for network in best])
     for row in run.winners:
-        if metric not in row:
+        if metric not in row or row["inherited"] is None:
             continue
         network = Network(Arch.from_dict(row["arch"]), row["inherited"], {m: row[m] for m in METRICS if m in row})
         finished = [] if row.get("accuracy") is None else [f"as finished {row['accuracy']:.2f} % held-out"]
