@@ -142,9 +142,9 @@ def fitted(terms: Sequence[Sequence[float]], times: Sequence[float]) -> Correcti
             ]
             error = float(np.mean(left_out))
             if found.min() >= 0 and error < best.error:
-                values = np.zeros(4)
-                values[list(chosen)] = found
-                best = Correction(*(float(f"{value:.6g}") for value in values), float(f"{error:.4g}"))
+                names = [("fixed", "parts", "blocks", "gmacs")[column] for column in chosen]
+                values = {name: float(f"{value:.6g}") for name, value in zip(names, found, strict=True)}
+                best = Correction(**{"parts": 0.0, **values}, error=float(f"{error:.4g}"))
     return best
 
 
