@@ -421,6 +421,13 @@ def test_dry_run_needs_no_data(capsys):
     assert "disk         about 0." in shown
 
 
+def test_the_plan_counts_pairs_of_dimensions_that_can_move():
+    """A dimension with one choice has a step, but no pair of networks differs in it."""
+    run = overridden(toy(), ["space_search.method=s4", "space_search.pairs=2", "space.stage1.depth=(1,)"])
+    moving = sum(len(dim.choices) > 1 for dim in run.space.dims)
+    assert moving < len(run.space.searched) and f"up to {2 * 2 * moving} evaluations for each" in plan(run)
+
+
 def test_the_plan_knows_how_large_a_run_becomes(finished):
     """In the numbers it keeps: networks so small are mostly names in their files. The second space, which is where sums
     in floating point lead, counts as the first."""
