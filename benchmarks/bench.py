@@ -218,13 +218,14 @@ def memory() -> Iterator[Row]:
     pairs = {"s3_tiny": "swin_s3_tiny_224", "autoformer_tiny": "deit_tiny_patch16_224"}
     for name, peer in pairs.items():
         for mode in ("inference", "training"):
-            ours, theirs = (_child("--memory", model, mode) for model in (name, peer))
+            ours, theirs = (_child(__file__, "--memory", model, mode) for model in (name, peer))
             yield {"what": f"{name} peak memory, {mode}, batch 8", "figure": round(ours), "unit": "MB",
                    "peer": f"{peer}: {theirs:.0f} MB"}  # fmt: skip
 
 
 def _child(*words: str) -> float:
-    return float(subprocess.run([sys.executable, __file__, *words], check=True, capture_output=True).stdout)
+    """The number that a Python process prints."""
+    return float(subprocess.run([sys.executable, *words], check=True, capture_output=True).stdout)
 
 
 def _grown(name: str, mode: str) -> float:
@@ -244,18 +245,12 @@ def start() -> Iterator[Row]:
     clock = "import time; import timm; s = time.process_time(); {}; print(time.process_time() - s)"
 
     def child(code: str) -> float:
-        words = [sys.executable, "-c", clock.format(code)]
-        return statistics.median(float(subprocess.run(words, check=True, capture_output=True).stdout) for _ in range(3))
+        return statistics.median(_child("-c", clock.format(code)) for _ in range(3))
 
     yield {"what": "import s3zoo after timm", "figure": round(child("import s3zoo"), 3), "unit": "s"}
     times = [child("timm.create_model('swin_s3_tiny_224')"), child("import s3zoo; timm.create_model('s3_tiny')")]
-    figure = round(times[0] / times[1], 3)
-    yield {
-        "what": "creating s3_tiny, import included",
-        "figure": figure,
-        "unit": "x",
-        "peer": "timm's swin_s3_tiny_224",
-    }
+    yield {"what": "creating s3_tiny, import included", "figure": round(times[0] / times[1], 3), "unit": "x",
+           "peer": "timm's swin_s3_tiny_224"}  # fmt: skip
 
 
 def compiled() -> Iterator[Row]:
@@ -279,16 +274,10 @@ PARTS = {
 def table(rows: list[Row]) -> str:
     lines = ["| work | figure | must reach | aim | peer |", "|---|---|---|---|---|"]
     for row in rows:
-        must = row.get("must")
-        met = (
-            ""
-            if must is None
-            else "met"
-            if (row["figure"] <= must if row.get("less") else row["figure"] >= must)
-            else "no"
-        )
-        figure = f"{row['figure']:,} {row['unit']}"
-        target = "" if must is None else f"{must:,} ({met})"
+        figure, target = f"{row['figure']:,} {row['unit']}", ""
+        if (must := row.get("must")) is not None:
+            met = row["figure"] <= must if row.get("less") else row["figure"] >= must
+            target = f"{must:,} ({'met' if met else 'no'})"
         lines.append(f"| {row['what']} | {figure} | {target} | {row.get('aim', '')} | {row.get('peer', '')} |")
     return "\n".join(lines)
 

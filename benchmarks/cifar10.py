@@ -365,7 +365,7 @@ def evolution(found: Found) -> str:
         again = [each for each in found.searches if each.config["supernet_weights"] == run.folder.name]
         drawn = [(each.winners[0]["inherited"], each.visits[-1].searches[0].sizes[-1]) for each in again]
         for visit in run.visits:
-            for search in (search for search in visit.searches if search.generations and all(search.generations)):
+            for search in (search for search in visit.searches if search.generations):
                 bests = [best[0]["accuracy"] for best in search.generations]
                 if search.random:
                     drawn.append((search.random[-1][0]["accuracy"], search.sizes[len(search.random) - 1]))

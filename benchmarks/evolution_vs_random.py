@@ -6,11 +6,11 @@ The table is the one that benchmarks/exhaustive_table.py records; a search costs
 """
 
 import argparse
-import math
 import statistics
 from collections.abc import Mapping
 
 from exhaustive_table import read
+from scipy.stats import binomtest
 
 from s3zoo.arch import Arch
 from s3zoo.search.evolution import Evolution, RandomSearch
@@ -31,7 +31,7 @@ def main() -> None:
     print(f"{len(scores)} networks, the best has {max(scores.values()):.2f} %; {evaluations} evaluations a search")
     print(f"mean of the best: evolution {evolution:.3f} %, random search {chance:.3f} %")
     ties = len(pairs) - wins - losses
-    print(f"evolution wins {wins}, loses {losses}, ties {ties}; p = {sign_test(wins, losses):.2g}")
+    print(f"evolution wins {wins}, loses {losses}, ties {ties}; p = {binomtest(wins, wins + losses).pvalue:.2g}")
 
 
 def compare(space: Space, scores: Mapping[Arch, float], seeds: int) -> list[tuple[float, float]]:
@@ -45,13 +45,6 @@ def compare(space: Space, scores: Mapping[Arch, float], seeds: int) -> list[tupl
         assert len({len(engine.evaluated) for engine in engines}) == 1, "unequal evaluations"
         found.append((engines[0].best[1], engines[1].best[1]))
     return found
-
-
-def sign_test(wins: int, losses: int) -> float:
-    """Two-sided, exact; ties are left out."""
-    n = wins + losses
-    tail = sum(math.comb(n, k) for k in range(max(wins, losses), n + 1)) / 2**n
-    return min(1.0, 2 * tail)
 
 
 if __name__ == "__main__":

@@ -13,19 +13,12 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-import torch
+from record_correctness import trained
 
 from s3zoo.arch import Arch
-from s3zoo.files import Records
-from s3zoo.search.budget import Pricer
-from s3zoo.search.evaluate import Evaluator
 from s3zoo.space import AUTOFORMER_TINY, Space
-from s3zoo.supernet import Supernet
 from s3zoo.training.config import Data, Train
-from s3zoo.training.data import ImageData
-from s3zoo.training.distributed import Ranks
 from s3zoo.training.log import Log
-from s3zoo.training.loop import Stop, SupernetTask, fit
 
 TABLE = Path(__file__).parent / "data" / "digits_table.json.gz"
 DATA = Data(
@@ -33,31 +26,20 @@ DATA = Data(
     random_crop_pad=1, hflip=0.0, color_jitter=0.0,
 )  # fmt: skip
 TRAIN = Train(epochs=100, batch_size=128, lr=5e-3, warmup_epochs=5, drop_path=0.0, sampling="uniform")
-_choices = {
-    "depth": (2, 3),
-    "embed_dim": (16, 24, 32),
-    "num_heads": (1, 2, 3),
-    "mlp_ratio": (1, 1.5, 2),
-    "head_dim": (8,),
-}
-SPACE = dataclasses.replace(AUTOFORMER_TINY.replaced(_choices, name="digits_table"), patch_size=2)
-SHAPE = {"img_size": DATA.img_size, "num_classes": DATA.num_classes, "in_chans": DATA.in_chans}
+CHOICES = {
+    "depth": (2, 3), "embed_dim": (16, 24, 32), "num_heads": (1, 2, 3), "mlp_ratio": (1, 1.5, 2), "head_dim": (8,)
+}  # fmt: skip
+SPACE = dataclasses.replace(AUTOFORMER_TINY.replaced(CHOICES, name="digits_table"), patch_size=2)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=TABLE)
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    data = ImageData(DATA, 0)
-    ranks, log, stop = Ranks(0, 1, torch.device("cpu")), Log(None), Stop()
-    supernet = Supernet(SPACE, **SHAPE)  # type: ignore[arg-type]
+    log = Log(None)
     with tempfile.TemporaryDirectory() as folder:
-        task = SupernetTask(supernet, TRAIN, 0)
-        fit(task, TRAIN, data, seed=0, ranks=ranks, folder=Path(folder), log=log, name="supernet")
-    evaluator = Evaluator(supernet, data, ranks, log, Records(None), stop, price=Pricer(**SHAPE))  # type: ignore[arg-type]
-    every, archs = np.arange(data.search_size), list(SPACE.enumerate())
+        evaluator = trained(SPACE, DATA, TRAIN, Path(folder), log)
+    every, archs = np.arange(evaluator.data.search_size), list(SPACE.enumerate())
     meter = log.progress("networks", len(archs))
     scores: list[float] = []
     for arch in archs:
@@ -65,7 +47,7 @@ def main() -> None:
         meter.update(len(scores))
     log.say(f"{len(scores)} networks: {min(scores):.2f} to {max(scores):.2f} %, mean {np.mean(scores):.2f} %")
     rows = [[SPACE.values(arch), score] for arch, score in zip(archs, scores, strict=True)]
-    table = {"images": data.search_size, "space": SPACE.to_dict(), "networks": rows}
+    table = {"images": len(every), "space": SPACE.to_dict(), "networks": rows}
     arguments.out.parent.mkdir(exist_ok=True)
     arguments.out.write_bytes(gzip.compress(json.dumps(table).encode(), mtime=0))
 

@@ -19,16 +19,7 @@ from s3zoo.search.plan import space_of
 from s3zoo.training.log import Log
 
 S3 = s3_space(
-    "small_s3",
-    (1, 2),
-    (16, 32),
-    (4, 8),
-    (1, 2),
-    (1.0, 2.0),
-    steps=(1, 16, 4, 1, 1.0),
-    head_dim=16,
-    num_stages=3,
-    patch_size=4,
+    "small_s3", (1, 2), (16, 32), (4, 8), (1, 2), (1.0, 2.0), steps=(1, 16, 4, 1, 1.0), head_dim=16, num_stages=3
 )
 AUTOFORMER = plain_space("small_autoformer", (2, 4, 6), (64, 96, 128), (1, 2, 4), (2, 4), head_dim=32, patch_size=8)
 SPACES = {"glit": (space_of(32, 64), 32), "s3": (S3, 32), "autoformer": (AUTOFORMER, 64)}

@@ -11,6 +11,7 @@ import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ from s3zoo.search.evaluate import Evaluator
 from s3zoo.search.evolution import Evolution
 from s3zoo.space import Space, s3_space
 from s3zoo.supernet import Supernet
-from s3zoo.training.config import Train
+from s3zoo.training.config import Data, Train
 from s3zoo.training.data import ImageData
 from s3zoo.training.distributed import Ranks
 from s3zoo.training.log import Log
@@ -37,7 +38,6 @@ SPACE = s3_space(
     {"stage2.depth": (2, 3), "stage2.embed_dim": (48, 64), "stage2.window_size": (2, 4), "stage2.qkv_heads": (2, 3, 4)}
 )  # fmt: skip
 TRAIN = Train(epochs=14, batch_size=128, lr=3e-3, warmup_epochs=1, drop_path=0.0, sampling="uniform")
-SHAPE = {"img_size": CIFAR10.img_size, "num_classes": CIFAR10.num_classes, "in_chans": CIFAR10.in_chans}
 
 
 def main() -> None:
@@ -47,24 +47,9 @@ def main() -> None:
     parser.add_argument("--generations", type=int, default=20)
     parser.add_argument("--out", type=Path, default=RECORDED)
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    data = ImageData(dataclasses.replace(CIFAR10, root=arguments.data), 0)
-    ranks, log, stop = Ranks(0, 1, torch.device("cpu")), Log(arguments.work, tracks=False), Stop()
-    supernet = Supernet(SPACE, **SHAPE)  # type: ignore[arg-type]
-    evaluator = Evaluator(supernet, data, ranks, log, Records(None), stop, price=Pricer(**SHAPE))  # type: ignore[arg-type]
-    every = np.arange(data.search_size)
-
-    def health(epoch: int) -> dict[str, float]:
-        ends = {"smallest": SPACE.smallest(), "largest": SPACE.largest()}
-        return {name: 100 * float(evaluator.correct(arch, every[:1000]).mean()) for name, arch in ends.items()}
-
-    with stop.listening():
-        task = SupernetTask(supernet, TRAIN, 0)
-        fit(
-            task, TRAIN, data, seed=0, ranks=ranks, folder=arguments.work / "supernet", log=log, name="supernet",
-            stop=stop, at_epoch_end=health,
-        )  # fmt: skip
+    images, log = dataclasses.replace(CIFAR10, root=arguments.data), Log(arguments.work, tracks=False)
+    evaluator = trained(SPACE, images, TRAIN, arguments.work / "supernet", log)
+    every = np.arange(evaluator.data.search_size)
     # The generations are those of a search in which every candidate sees every image.
     engine = Evolution(SPACE, seed=0, generations=arguments.generations, identity=evaluator.identity)
     generations: list[list[Arch]] = []
@@ -79,6 +64,27 @@ def main() -> None:
         rows.append(right)
         log.say(f"generation {len(generations)}: best {engine.best[1]:.2f} %, mean {engine.history[-1]['mean']:.2f} %")
     write(arguments.out, SPACE, generations, np.concatenate(rows))
+
+
+def trained(space: Space, images: Data, train: Train, folder: Path, log: Log) -> Evaluator:
+    """A supernet that is trained in this folder, or was, to be asked about its subnets."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    data, ranks, stop = ImageData(images, 0), Ranks(0, 1, torch.device("cpu")), Stop()
+    shape: dict[str, Any] = {key: getattr(images, key) for key in ("img_size", "num_classes", "in_chans")}
+    supernet = Supernet(space, **shape)
+    evaluator = Evaluator(supernet, data, ranks, log, Records(None), stop, price=Pricer(**shape))
+
+    def health(epoch: int) -> dict[str, float]:
+        some, ends = np.arange(data.search_size)[:1000], {"smallest": space.smallest(), "largest": space.largest()}
+        return {name: 100 * float(evaluator.correct(arch, some).mean()) for name, arch in ends.items()}
+
+    with stop.listening():
+        fit(
+            SupernetTask(supernet, train, 0), train, data, seed=0, ranks=ranks, folder=folder, log=log,
+            name="supernet", stop=stop, at_epoch_end=health,
+        )  # fmt: skip
+    return evaluator
 
 
 def write(path: Path, space: Space, generations: list[list[Arch]], right: np.ndarray) -> None:

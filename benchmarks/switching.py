@@ -9,20 +9,13 @@ thread, so that other work on the machine does not matter; with n threads a step
 import argparse
 import random
 import statistics
-import time
-from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
+from bench import seconds
 
 from s3zoo.space import AUTOFORMER_TINY
 from s3zoo.supernet import Supernet
-
-
-def seconds(action: Callable[[], object]) -> float:
-    start = time.process_time()
-    action()
-    return time.process_time() - start
 
 
 def main() -> None:

@@ -73,7 +73,7 @@ def public(body: list[ast.stmt]) -> list[ast.stmt]:
 def class_(node: ast.ClassDef) -> list[str]:
     """A class: its fields or constructor, its docstring, its public methods."""
     made = next((f for f in node.body if isinstance(f, ast.FunctionDef) and f.name == "__init__"), None)
-    fields = [ast.unparse(f) for f in node.body if isinstance(f, ast.AnnAssign)]
+    fields = [ast.unparse(f).replace("_: KW_ONLY", "*") for f in node.body if isinstance(f, ast.AnnAssign)]
     fields = [field for field in fields if not field.startswith("_") and ": ClassVar[" not in field]
     given = arguments(made, True) if made else ", ".join(fields) if "dataclass" in decorators(node) else ""
     bases = [ast.unparse(base) for base in node.bases]

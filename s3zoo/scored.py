@@ -106,9 +106,10 @@ def of_run(folder: Path) -> Iterator[ScoredNetwork]:
             yield ScoredNetwork(name, run.seed, visit.space.name, each.arch, **sizes, accuracy=each.accuracy,
                                 full=each.full)  # fmt: skip
     trained = run.winners + run.result.get("controls", []) if run.result else []
+    searched = [visit for visit in run.visits if visit.searches] or run.visits  # the search may have gone back
     for row in (row for row in trained if "arch" in row):  # networks of timm have none
         yield ScoredNetwork(
-            name, run.seed, run.visits[-1].space.name, Arch.from_dict(row["arch"]), row["params"], row["macs"],
+            name, run.seed, searched[-1].space.name, Arch.from_dict(row["arch"]), row["params"], row["macs"],
             row["inherited"], True, row.get("control", best), row["accuracy"], row["test"]["top1"],
         )  # fmt: skip
 

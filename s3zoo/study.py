@@ -1,7 +1,7 @@
 """`s3zoo study NAME`: many runs as one queue that may be killed at any time and goes on where it ended.
 
 A study is a list of commands that each fill a run's folder. Those that read another run's folder wait for it. Every
-process that is started is entered in study.jsonl with its command, processor time and exit code, so that no run is
+process that is started is entered in study.jsonl with its command, seconds and exit code, so that no run is
 forgotten; what a finished run leaves (result, scores, model) can be copied to a second folder at once.
 """
 
@@ -286,22 +286,20 @@ def hours(study: Study, runs: Iterable[StudyRun], out: Path) -> str:
     from s3zoo.search.latency_runtime import measured_speed, training_speed
 
     lines, total = [f"{'run':<24} {'phase':<28} {'TMACs':>8} {'hours':>7}"], 0.0
-    speeds: dict[str, tuple[float, float]] = {}
+    speeds: dict[str, tuple[float, float]] = {}  # each measured once, which takes seconds
     for run in runs:
-        config = config_of(run, study)
+        config, speed = config_of(run, study), (1.0, 1.0)
         if isinstance(config, SearchRun):
-            works = forecast(config, study.images)
-            if config.space.family not in speeds:
-                speeds[config.space.family] = measured_speed(config)
-            train, score = speeds[config.space.family]
+            works, kind = forecast(config, study.images), config.space.family
+            speed = speeds[kind] = speeds.get(kind) or measured_speed(config)
         elif "arch" in config.model_args:
-            works = [training_forecast(config, study.images)]
-            train, score = speeds.setdefault(config.name, training_speed(config))
+            works, kind = [training_forecast(config, study.images)], config.name
+            speed = speeds[kind] = speeds.get(kind) or training_speed(config)
         else:
-            works, (train, score) = [Phase("network not known before")], (1.0, 1.0)
+            works = [Phase("network not known before")]
         done = "  done" if (out / run.name / "result.json").exists() else ""
         for work in works:
-            seconds, amount = work.seconds(train, score), work.work / 1e12
+            seconds, amount = work.seconds(*speed), work.work / 1e12
             total += seconds
             lines.append(f"{run.name:<24} {work.name:<28} {amount:>8.1f} {seconds / 3600:>7.2f}{done}")
     measured = ", ".join(f"{f}: {a / 1e9:.1f} and {b / 1e9:.1f}" for f, (a, b) in speeds.items())

@@ -30,7 +30,7 @@ def test_the_network_lies_in_the_middle_of_its_space(name: str) -> None:
             assert values[dim.name] == dim.choices[1], dim.name
     assert side == 224 and len(space.searched) >= 3 and space.size() > 20
     for end in (space.smallest(), space.largest()):
-        timm.create_model(FAMILY.get(arch.family, arch.family), arch=end, device="meta")
+        timm.create_model(arch.family, arch=end, device="meta")
     # As many parameters as the network itself; a ViT gets relative positions, and DeiT is a ViT.
     built = sum(p.numel() for p in timm.create_model(name, device="meta").parameters())
     ours = cost.params(arch)
@@ -45,9 +45,6 @@ def test_around_a_network_of_one_block_a_stage() -> None:
     space = space_around(arch, "mine")
     assert space.contains(arch) and space["stage1.depth"].choices == (1, 2)
     assert all(min(dim.choices) > 0 for dim in space.dims)
-
-
-FAMILY = {"autoformer": "autoformer", "glit": "glit"}
 
 
 def test_the_run_gets_limit_budget_and_control() -> None:

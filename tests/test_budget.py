@@ -199,17 +199,17 @@ def test_draws_are_uniform_where_the_budget_is_wide() -> None:
     assert all(150 < n < 250 for n in count.values() if n)
 
 
-def test_what_is_refused_is_counted() -> None:
+def test_what_is_looked_at_is_counted() -> None:
     space, price = plain(), Pricer(16, num_classes=0)
     median = sorted(price(arch)["params"] for arch in space.enumerate())[len(list(space.enumerate())) // 2]
     budget = Budget({"params": Limit(high=median)})
     feasible = check_feasible(space, budget, price, random.Random(0))
-    checked, rejected = feasible.checked, feasible.rejected
+    checked = feasible.checked
     outcome = [feasible(arch) for arch in space.enumerate()]
-    assert feasible.checked - checked == len(outcome) and feasible.rejected - rejected == outcome.count(False) > 0
+    assert feasible.checked - checked == len(outcome) and not all(outcome)
     assert outcome == [price(arch)["params"] <= median for arch in space.enumerate()]
 
 
 def test_no_limit_admits_everything() -> None:
     feasible = check_feasible(plain(), Budget(), Pricer(16), random.Random(0))
-    assert all(map(feasible, plain().enumerate())) and feasible.rejected == 0
+    assert all(map(feasible, plain().enumerate()))

@@ -54,6 +54,13 @@ def test_controls_need_a_training_that_is_the_same_for_all() -> None:
         replace(RUN, final=replace(RUN.final, use_held_out=True))
 
 
+def test_a_design_outside_the_space_has_no_latency() -> None:
+    """However the metric is spelled."""
+    designed = Controls(designed=DESIGNED | {"depth": 9})
+    with pytest.raises(ValueError, match="a budget limits latency"):
+        replace(RUN, controls=designed, arch_search=replace(RUN.arch_search, budgets=("Latency<=5ms",)))
+
+
 def test_the_plan_counts_their_trainings() -> None:
     assert "3 x" in plan(RUN).partition("(control)")[0].rpartition("+")[2]
     assert "(control)" not in plan(replace(RUN, controls=Controls()))
@@ -93,6 +100,10 @@ def test_random_search_scores_as_many_networks_and_keeps_the_best(result: tuple[
     row = next(row for row in found["controls"] if row["control"] == "random_search")
     assert row["inherited"] == max(scores)
     assert len(scores) <= RUN.arch_search.population * RUN.arch_search.generations
+    others = [path for name in ("scores", "evaluated", "random") for path in folder.glob(f"space*/{name}.jsonl")]
+    every = len(scores) + sum(len(path.read_text().splitlines()) for path in others)
+    cost = json.loads((folder / "model" / "config.json").read_text())["s3zoo"]["provenance"]["cost"]
+    assert cost["subnets_scored"] == every
 
 
 def test_a_random_network_is_of_the_supernet_that_finetunes_it(tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ def test_a_narrow_budget_is_kept_and_filled() -> None:
     )  # fmt: skip
     run(engine, ragged)
     assert len(engine.evaluated) == 24 and all(price(arch)["params"] <= 5.6e6 for arch in engine.evaluated)
-    assert feasible.rejected > 100
+    assert feasible.checked > 100 + len(engine.evaluated)  # most are outside
 
 
 def test_draws_in_vain_are_in_the_history() -> None:

@@ -233,8 +233,8 @@ def test_one_line_from_a_folder_to_a_network(images: Path, tmp_path: Path, monke
     assert [row.get("model") for row in kept] == [None, "test_vit", "lcnet_050"]
     assert cli.main([*words, "--out", str(out)]) == 0
     assert "This run is finished" in capsys.readouterr().out
-    for other in (["--budget", "params<=50K"], ["--hours", "1"], ["--start", "s3_nano"], ["--around", "s3_nano"],
-                  ["--runtime", "onnx"], ["--no-controls"]):  # fmt: skip
+    for other in (["--budget", "params<=50K"], ["--budget", "params<=6"], ["--hours", "1"], ["--start", "s3_nano"],
+                  ["--around", "s3_nano"], ["--runtime", "onnx"], ["--no-controls"]):  # fmt: skip
         assert cli.main(["search", "--data", str(images), *other, "--out", str(out)]) == 2
         assert f"{out / 'config.py'} is of a search with" in capsys.readouterr().err
 

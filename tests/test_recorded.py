@@ -26,7 +26,6 @@ def test_evolution_beats_random_search_at_equal_evaluations() -> None:
     # Two-sided sign test: the chance of at least so many wins or losses among fair coins.
     p = 2 * sum(math.comb(decided, k) for k in range(wins, decided + 1)) / 2**decided
     assert wins > losses and p < 0.05
-    assert benchmark.sign_test(wins, losses) == pytest.approx(p)
     assert statistics.fmean(a for a, _ in pairs) > statistics.fmean(b for _, b in pairs)
     assert max(max(pair) for pair in pairs) <= max(scores.values())
 

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 from test_search import ONE, RACING, quick, search, toy
 
+from s3zoo import drawing
 from s3zoo.arch import Arch, S3Block, Stage
 from s3zoo.cli import main
 from s3zoo.files import Records
 from s3zoo.search.command import report
 from s3zoo.search.course import Course
 from s3zoo.search.forecast import planned
-from s3zoo.search.report import data
+from s3zoo.search.report import data, networks
 from s3zoo.search.report.page import PANELS, state
 from s3zoo.search.report.page import page as page_of
 from s3zoo.space import s3_space
@@ -68,6 +69,12 @@ def test_front_has_no_estimates() -> None:
         (8000, 80), (16000, 90), (32000, 92),
     ]  # fmt: skip
     assert data.front(FOUR, "latency") == []
+
+
+def test_random_search_is_drawn_as_far_as_its_networks_are_known() -> None:
+    visit = data.Visit(0, SPACE, [], [], [], FOUR[:1], [], None, [], [], {})
+    known, strange = {"key": FOUR[0].key}, {"key": "elsewhere"}
+    assert data.random_search(visit, data.Search("", [], [], [[known], [strange, known]]), 1) == [FOUR[:1]]
 
 
 def test_seeds_make_a_band() -> None:
@@ -125,6 +132,16 @@ def test_phases_of_a_run() -> None:
     assert [phase.name for phase in planned(each)][:5] == [
         "space0: supernet", "space0: random networks", "space0: search", "space0: finish", "space0: scores",
     ]  # fmt: skip
+
+
+def test_s4s_scores_are_counted_by_its_pairs_and_what_came_before_is_over() -> None:
+    """Of random networks there may be fewer than are asked for: some are drawn twice."""
+    run = overridden(toy(), ["space_search.method=s4", "space_search.pairs=3", "space_search.random_samples=5"])
+    asked = 2 * 3 * len(run.space.searched)
+    visit = data.Visit(0, run.space, [], [FOUR[0]] * (asked // 2), FOUR, [], [], None, [], [], {})
+    found = data.Run(Path(), to_dict(run), {}, [visit], [], None, {}, {}, [])
+    shares = dict(data.phases(found))
+    assert (shares["space0: random networks"], shares["space0: scores"], shares["space1: supernet"]) == (1, 0.5, 0)
 
 
 def test_time_left(tmp_path: Path, capsys: Any) -> None:
@@ -216,6 +233,13 @@ def test_figures_show_the_files(run_folder: Path, page: Path) -> None:
     assert drawn.count('class="point"') == 9 and f"τ {audit['kendall_retrain']:.2f}" in drawn
 
 
+def test_a_winner_that_no_supernet_scored_has_no_star(run_folder: Path) -> None:
+    (run,) = data.read_all([run_folder])
+    run.result["winners"][0]["inherited"] = None
+    with drawing.style():
+        assert {drawn.name for drawn in networks.sizes(data.grouped([run]))} >= {"accuracy-params", "accuracy-macs"}
+
+
 def test_racing_estimates_are_drawn_as_such(tmp_path: Path) -> None:
     search(overridden(toy(), RACING), tmp_path)
     (run,) = data.read_all([tmp_path])
@@ -302,7 +326,7 @@ def test_several_runs_are_compared(run_folder: Path, tmp_path: Path) -> None:
     assert len(data.read_all([tmp_path])) == 2  # a folder of seeds
 
 
-@pytest.mark.parametrize("kind", ["nothing", "file", "empty", "training", "broken", "no-out"])
+@pytest.mark.parametrize("kind", ["nothing", "file", "empty", "training", "broken", "audit", "no-out"])
 def test_bad_input_is_one_sentence(kind: str, run_folder: Path, tmp_path: Path, capsys: Any) -> None:
     given, words = tmp_path / "run", []
     if kind == "file":
@@ -314,6 +338,11 @@ def test_bad_input_is_one_sentence(kind: str, run_folder: Path, tmp_path: Path, 
     elif kind == "broken":
         shutil.copytree(run_folder, given, ignore=shutil.ignore_patterns("report", "*.safetensors"))
         (given / "space0" / "scores.jsonl").write_text('{"arch": 3}\n')
+    elif kind == "audit":
+        shutil.copytree(run_folder, given, ignore=shutil.ignore_patterns("report", "*.safetensors"))
+        (path,) = given.glob("space*/audit.json")
+        audit = json.loads(path.read_text())
+        path.write_text(json.dumps(audit | {"networks": [audit["networks"][0] | {"finetune": None}]}))
     elif kind == "no-out":
         (tmp_path / "file").write_text("")
         given, words = run_folder, ["--out", str(tmp_path / "file")]

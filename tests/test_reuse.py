@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -71,7 +72,11 @@ def test_all_networks_come_out_of_one_file(run: Path, tmp_path: Path, capsys) ->
 
 
 def test_it_is_searched_again_without_training_and_with_the_scores_it_has(run: Path, tmp_path: Path, capsys) -> None:
-    params = [row["params"] for row in map(json.loads, _scores(run).read_text().splitlines()) if "arch" in row]
+    shutil.copytree(run, tmp_path / "run")
+    run = tmp_path / "run"
+    rows = [json.loads(line) for line in _scores(run).read_text().splitlines()]  # with latencies of another device
+    _scores(run).write_text("".join(json.dumps(row | {"latency": 9.0}) + "\n" for row in rows))
+    params = [row["params"] for row in rows if "arch" in row]
     limit = sorted(params)[len(params) // 2]
     words = ["search", "--from", str(run), "--budget", f"params<={limit}", "--out", str(tmp_path / "again")]
     assert cli.main(words) == 0
@@ -80,9 +85,10 @@ def test_it_is_searched_again_without_training_and_with_the_scores_it_has(run: P
     (winner,) = json.loads((tmp_path / "again" / "result.json").read_text())["winners"]
     assert winner["params"] <= limit
     assert not list((tmp_path / "again").rglob("step-*"))
-    before = {row["accuracy"] for row in map(json.loads, _scores(run).read_text().splitlines()) if "arch" in row}
+    before = {row["accuracy"] for row in rows if "arch" in row}
     after = [row for row in map(json.loads, _scores(tmp_path / "again").read_text().splitlines()) if "arch" in row]
     assert {row["accuracy"] for row in after[: len(params)]} <= before and len(after) >= len(params)
+    assert not any("latency" in row for row in after)
 
 
 def test_a_race_takes_over_full_scores_with_costs_of_its_own(tmp_path: Path, capsys, monkeypatch) -> None:

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 from scipy.stats import kendalltau
 
-from s3zoo import cost
+from s3zoo import cost, scored
 from s3zoo.arch import Arch
 from s3zoo.search import context as search_context
 from s3zoo.search import run as search_run
@@ -289,6 +289,8 @@ def test_s3_steps_back_from_a_space_beyond_the_limits(growing, tmp_path, budgets
     assert not last["moved"] and last["reason"] == "it has no network within the limits"
     assert f"backtracked to space{len(smallest) - 2}" in (tmp_path / "log.txt").read_text()
     assert result["winners"][0]["params"] < 2000
+    (winner,) = [network for network in scored.of_run(tmp_path) if network.role]
+    assert winner.space == result["spaces"][-2]["space"]
 
 
 def test_without_a_budget_limits_hold_where_they_can(growing, tmp_path):
@@ -358,6 +360,8 @@ def test_glits_budget_is_that_of_its_first_stage(tmp_path):
     with pytest.raises(ValueError, match="macs"):
         search(overridden(run, [f"arch_search.budgets=('macs<={(least[0] + least[1]) / 2}',)"]), tmp_path)
     assert not (tmp_path / "run.json").exists()
+    with pytest.raises(ValueError, match="takes one budget, but 2 were given"):
+        overridden(run, ["arch_search.budgets=('macs<=1G', 'macs<=2G')"])
 
 
 @pytest.mark.parametrize(
@@ -415,6 +419,13 @@ def test_dry_run_needs_no_data(capsys):
     assert "params <= 6K" in shown and "2 x 2 epochs" in shown
     assert "steps        up to 32 with 128 training images: 2 x 8 (supernet) + 2 x 8 (finetune)" in shown
     assert "disk         about 0." in shown
+
+
+def test_the_plan_counts_pairs_of_dimensions_that_can_move():
+    """A dimension with one choice has a step, but no pair of networks differs in it."""
+    run = overridden(toy(), ["space_search.method=s4", "space_search.pairs=2", "space.stage1.depth=(1,)"])
+    moving = sum(len(dim.choices) > 1 for dim in run.space.dims)
+    assert moving < len(run.space.searched) and f"up to {2 * 2 * moving} evaluations for each" in plan(run)
 
 
 def test_the_plan_knows_how_large_a_run_becomes(finished):

@@ -15,11 +15,12 @@ import pytest
 from toy_search import config as toy
 
 from s3zoo import cli, scored
+from s3zoo.search import latency_runtime
 from s3zoo.search.budget import Pricer
 from s3zoo.search.config import Controls
 from s3zoo.search.forecast import forecast, training_forecast
 from s3zoo.search.latency_runtime import training_speed
-from s3zoo.study import Study, StudyRun, _at_low_priority, _chosen, config_of
+from s3zoo.study import Study, StudyRun, _at_low_priority, _chosen, config_of, hours
 from s3zoo.training.config import TrainRun
 from s3zoo.training.registry import load_config, names
 
@@ -85,6 +86,13 @@ def test_the_forecast_of_a_training_written_out() -> None:
     assert training_forecast(run, 45_000).work == 20 * 45_000 * 5_696_208 * 3 and training_speed(run)[0] > 1e8
 
 
+def test_a_speed_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(latency_runtime, "training_speed", lambda run: seen.append(run.name) or (1e9, 2e9))
+    runs = tuple(StudyRun(f"a-{seed}", f"train cifar10_swin_micro --set seed={seed}") for seed in range(2))
+    assert hours(Study("s", runs, 1000), runs, tmp_path).count("20 epochs") == 2 and len(seen) == 1
+
+
 def test_a_killed_queue_goes_on_and_lists_every_start(tmp_path: Path) -> None:
     (tmp_path / "tiny.py").write_text(
         "from dataclasses import replace\nfrom toy_search import config as toy\n"
@@ -98,17 +106,8 @@ def test_a_killed_queue_goes_on_and_lists_every_start(tmp_path: Path) -> None:
         "config = Study('queue', (first, second), 128)\n"
     )
     out, kept = tmp_path / "out", tmp_path / "kept"
-    command = [
-        sys.executable,
-        "-m",
-        "s3zoo",
-        "study",
-        str(tmp_path / "queue.py"),
-        "--out",
-        str(out),
-        "--keep",
-        str(kept),
-    ]
+    words = ["study", str(tmp_path / "queue.py"), "--out", str(out), "--keep", str(kept)]
+    command = [sys.executable, "-m", "s3zoo", *words]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     process = subprocess.Popen(command, env=environment)
     while not (out / "first" / "run.json").exists():
@@ -119,15 +118,10 @@ def test_a_killed_queue_goes_on_and_lists_every_start(tmp_path: Path) -> None:
     assert not (out / "second").exists()
     assert subprocess.run(command, env=environment).returncode == 0
     rows = [json.loads(line) for line in (out / "study.jsonl").read_text().splitlines()]
-    assert [(row["name"], row["done"]) for row in rows] == [
-        ("first", False),
-        ("first", True),
-        ("second", True),
-    ]
+    assert [(row["name"], row["done"]) for row in rows] == [("first", False), ("first", True), ("second", True)]
     for name in ("first", "second"):
-        assert (kept / name / "model" / "model.safetensors").read_bytes() == (
-            out / name / "model" / "model.safetensors"
-        ).read_bytes()
+        one, two = (folder / name / "model" / "model.safetensors" for folder in (kept, out))
+        assert one.read_bytes() == two.read_bytes()
         assert json.loads((kept / name / "result.json").read_text())
     assert not list(kept.rglob("*.pt*"))
     assert cli.main(["study", str(tmp_path / "queue.py"), "--out", str(out)]) == 0  # nothing is left to do

@@ -19,6 +19,7 @@ from s3zoo.space import Draft, Space
 METRICS = ("params", "macs", "latency")  # latency in milliseconds
 SUFFIXES = {"k": 3, "m": 6, "g": 9}
 ENUMERABLE = 2_000  # spaces up to this size are looked through, larger ones drawn from
+DRAWS = 1_000  # networks of these that are looked at before a budget counts as one that nothing meets
 
 Price = Callable[[Arch], dict[str, float]]
 
@@ -56,6 +57,11 @@ class Budget:
 
     def __hash__(self) -> int:
         return hash(tuple(self.limits.items()))
+
+    @property
+    def without_latency(self) -> Budget:
+        """What it says of parameters and MACs, which are known without measuring anything."""
+        return Budget({metric: limit for metric, limit in self.limits.items() if metric != "latency"})
 
     def allows(self, costs: Mapping[str, float]) -> bool:
         return all(limit.low <= costs[metric] <= limit.high for metric, limit in self.limits.items())
@@ -130,19 +136,11 @@ class Pricer:
     """The costs of an architecture at one input size, remembered by the network that it is there."""
 
     def __init__(
-        self,
-        img_size: int | tuple[int, int] = 224,
-        num_classes: int = 1000,
-        in_chans: int = 3,
-        tower_dim: int = cost.TOWER_DIM,
-        latency: Callable[[Arch], float] | None = None,
-    ) -> None:
-        self._shape: dict[str, Any] = {
-            "img_size": img_size,
-            "num_classes": num_classes,
-            "in_chans": in_chans,
-            "tower_dim": tower_dim,
-        }
+        self, img_size: int | tuple[int, int] = 224, num_classes: int = 1000, in_chans: int = 3,
+        tower_dim: int = cost.TOWER_DIM, latency: Callable[[Arch], float] | None = None,
+    ) -> None:  # fmt: skip
+        shape = {"img_size": img_size, "num_classes": num_classes, "in_chans": in_chans, "tower_dim": tower_dim}
+        self._shape: dict[str, Any] = shape
         self.latency = latency
         remember = functools.lru_cache(maxsize=2**14)
         network = remember(self._price)
@@ -190,19 +188,18 @@ class Pricer:
 # What a space can cost
 
 
-def extents(space: Space, price: Price) -> dict[str, tuple[float, float]]:
-    """The lowest and the highest value of each cost in the space; of a latency, which is measured, nearly."""
-    return {
-        metric: space.extent(_one(price, metric), measured=metric == "latency") for metric in price(space.smallest())
-    }
-
-
 def _one(price: Price, metric: str) -> Callable[[Arch], float]:
     return lambda arch: price(arch)[metric]
 
 
+def extents(space: Space, price: Price) -> dict[str, tuple[float, float]]:
+    """The lowest and the highest value of each cost in the space; of a latency, which is measured, nearly."""
+    metrics = price(space.smallest())
+    return {metric: space.extent(_one(price, metric), measured=metric == "latency") for metric in metrics}
+
+
 class Feasible:
-    """A budget as a filter on a space, and a way to draw from what passes it. Counts what it refuses."""
+    """A budget as a filter on a space, and a way to draw from what passes it. Counts what it looks at."""
 
     PLAIN_TRIES = 50  # uniform draws first, so that the draw is uniform wherever the budget is not narrow
     STEPS = 400
@@ -212,7 +209,6 @@ class Feasible:
         self.budget = budget
         self.price = price
         self.checked = 0
-        self.rejected = 0
         self.nearest: tuple[float, Arch] | None = None  # the least excess seen
         self._quick: list[tuple[Limit, Callable[[Draft], int]]] | None = None  # None: networks must be built
         if isinstance(price, Pricer) and "latency" not in budget.limits:
@@ -237,7 +233,6 @@ class Feasible:
 
     def _seen(self, excess: float, arch: Callable[[], Arch]) -> float:
         self.checked += 1
-        self.rejected += excess > 0
         if self.nearest is None or excess < self.nearest[0]:
             self.nearest = (excess, arch())
         return excess
@@ -276,12 +271,10 @@ class Feasible:
         return None
 
 
-def check_feasible(space: Space, budget: Budget, price: Price, rng: random.Random, *, draws: int = 1000) -> Feasible:
+def check_feasible(space: Space, budget: Budget, price: Price, rng: random.Random) -> Feasible:
     """The filter for a budget, or one sentence that says why the space has nothing within it."""
-    priced = price(space.smallest())
-    for metric in budget.limits:
-        if metric not in priced:
-            raise ValueError(f"The budget is {budget}, but {metric} is not measured; measure it or drop that limit.")
+    if "latency" in budget.limits and "latency" not in price(space.smallest()):
+        raise ValueError(f"The budget is {budget}, but latency is not measured; measure it or drop that limit.")
     feasible = Feasible(space, budget, price)
     ends = extents(space, price) if budget.limits else {}
     has = " and ".join(  # rounded inwards: what is printed is feasible
@@ -298,7 +291,7 @@ def check_feasible(space: Space, budget: Budget, price: Price, rng: random.Rando
     small = space.size() <= ENUMERABLE
     if small and any(map(feasible, space.enumerate())):
         return feasible
-    while not small and feasible.checked < draws:
+    while not small and feasible.checked < DRAWS:
         if feasible.draw(rng) is not None:
             return feasible
     looked = "the whole space" if small else f"{feasible.checked} draws"

@@ -15,7 +15,7 @@ from typing import Any
 from s3zoo.checks import Repeats, typed
 from s3zoo.families import FAMILIES
 from s3zoo.files import check_writable, sha256, write_json, write_text
-from s3zoo.search.budget import Budget, Feasible, Pricer, extents
+from s3zoo.search.budget import Feasible, Pricer, extents
 from s3zoo.search.config import Controls, SearchRun
 from s3zoo.space import glit_details, glit_split
 from s3zoo.training.config import Train, load_config, overridden, to_dict
@@ -113,17 +113,18 @@ def main(argv: list[str] | None = None) -> int:
 def _search_unasked(arguments: argparse.Namespace) -> int:
     """Write a config for these images and this machine, show it and run it; one that is there already is run."""
     from s3zoo.search.around import space_name
-    from s3zoo.search.plan import check_images, make_plan
+    from s3zoo.search.plan import make_plan
     from s3zoo.training.apart import check_elsewhere
+    from s3zoo.training.data import ImageData
 
     out = arguments.out or Path("runs") / (Path(arguments.data).resolve().name or "mine")
     path, hours = out / "config.py", 1.0 if arguments.hours is None else arguments.hours
     if path.exists():
         run = overridden(_planned(path), [f"data.root={arguments.data}"])
-        budgets = arguments.budget or run.arch_search.budgets  # those of a space around a network limit its size, too
-        fits = {  # what the command says, and what the config has
-            "another budget": len(budgets) == len(run.arch_search.budgets)
-            and all(map(str.startswith, run.arch_search.budgets, budgets)),
+        own = [f"{budget}," for budget in run.arch_search.budgets]
+        budgets = [f"{budget}," for budget in arguments.budget] or own
+        fits = {  # what the command says, and what the config has: around a network, budgets limit its size, too
+            "another budget": len(budgets) == len(own) and all(map(str.startswith, own, budgets)),
             "other hours": arguments.hours in (None, run.hours),
             "another start": ("" if arguments.no_start else arguments.start or run.start) == run.start,
             "another network": arguments.around is None or run.space.name == space_name(arguments.around),
@@ -139,7 +140,7 @@ def _search_unasked(arguments: argparse.Namespace) -> int:
     plan = make_plan(arguments.data, tuple(arguments.budget), hours, **options, settings=arguments.set)
     run = plan.config
     print(plan.told(), flush=True)
-    check_images(run, print)
+    ImageData(run.data, run.seed, say=print).check_splits()  # as the run will
     if arguments.dry_run:
         print(f"\nwithout --dry-run this is run, in {out}")
         return 0
@@ -259,9 +260,9 @@ def plan(run: SearchRun, seeds: int = 1) -> str:
     stages = 2 if run.hierarchy == "glit" else shifts + 1
     searched = stages if run.hierarchy == "glit" or moves.search_each_space else 1
     extent = extents(run.space, price)
-    budgets = [Budget.parse(text) for text in search.budgets]
-    evaluations = search.population * search.generations * max(1, len(budgets)) * (1 + run.controls.random_search)
-    scores = moves.samples if moves.method == "s3" else 2 * moves.pairs * len(run.space.searched)
+    evaluations = search.population * search.generations * len(run.budgets) * (1 + run.controls.random_search)
+    several = [dim for dim in run.space.dims if len(dim.choices) > 1]
+    scores = moves.samples if moves.method == "s3" else 2 * moves.pairs * len(several)
     networks = _network_weights(run, price)
     trainings = _trainings(run, networks, stages, searched)
     lines = [
@@ -271,7 +272,7 @@ def plan(run: SearchRun, seeds: int = 1) -> str:
         f"space        {run.space.name}: {run.space.size():,} architectures",
         "parameters   {:,.0f} to {:,.0f}".format(*extent["params"]),
         "MACs         {:,.0f} to {:,.0f}".format(*extent["macs"]),
-        *(f"  {d.name:<22} {', '.join(f'{c:g}' for c in d.choices)}" for d in run.space.dims if len(d.choices) > 1),
+        *(f"  {dim.name:<22} {', '.join(f'{c:g}' for c in dim.choices)}" for dim in several),
         *_tower_lines(run),
         f"space search {moves.method}, {shifts} shifts"
         + (f", up to {scores:,} evaluations for each" if shifts else ""),
@@ -281,7 +282,7 @@ def plan(run: SearchRun, seeds: int = 1) -> str:
         f" {train.sharing}",
         f"arch search  {search.method}, up to {evaluations:,} evaluations"
         + (f" in each of {searched} {'stages' if run.hierarchy == 'glit' else 'spaces'}" if searched > 1 else "")
-        + (f", budgets {'; '.join(map(str, budgets))}" if budgets else ""),
+        + (f", budgets {'; '.join(map(str, run.budgets))}" if search.budgets else ""),
         f"final        {run.final.mode}, top {run.final.top}"
         + (", on the held-out images, too" if run.final.use_held_out else ""),
         f"steps        {_steps(run, trainings, seeds)}",
@@ -325,15 +326,12 @@ def _trainings(run: SearchRun, networks: list[int], stages: int, searched: int) 
 
 def _supernet_weights(run: SearchRun) -> list[int]:
     """How many weights the supernet of the first space has, or those of GLiT's two stages."""
-    from s3zoo.models.tower import build_tower  # torch is needed from here on
-    from s3zoo.supernet import Supernet
+    from s3zoo.supernet import Supernet  # torch is needed from here on
 
-    spaces, args = [run.space], dict[str, Any](device="meta")
+    spaces, tower = [run.space], run.bare_tower()
     if run.hierarchy == "glit":
         spaces = [glit_split(run.space), glit_details(run.space, run.space.sample(random.Random(0)))]
-    if FAMILIES[run.space.family].reads_tower:
-        data = run.data
-        args["tower"] = build_tower(run.tower.name, img_size=data.img_size, in_chans=data.in_chans, device="meta")
+    args: dict[str, Any] = {"device": "meta"} | ({} if tower is None else {"tower": tower})
     made = (Supernet(s, sharing=run.supernet.sharing, device="meta", model_args=args, **run.shape) for s in spaces)
     return [len(supernet.flat) for supernet in made]
 
@@ -341,9 +339,8 @@ def _supernet_weights(run: SearchRun) -> list[int]:
 def _network_weights(run: SearchRun, price: Pricer) -> list[int]:
     """For each budget the parameters of a large network within it."""
     largest, found = int(price(run.space.largest())["params"]), []
-    for text in run.arch_search.budgets or ("",):
-        limits = {metric: limit for metric, limit in Budget.parse(text).limits.items() if metric != "latency"}
-        feasible, rng = Feasible(run.space, Budget(limits), price), random.Random(0)
+    for budget in run.budgets:
+        feasible, rng = Feasible(run.space, budget.without_latency, price), random.Random(0)
         drawn = [int(price(arch)["params"]) for _ in range(20) if (arch := feasible.draw(rng)) is not None]
         found.append(max(drawn, default=largest))
     return found
@@ -390,12 +387,10 @@ def _copies(train: Train) -> int:
 
 
 def _tower_lines(run: SearchRun) -> list[str]:
-    if not FAMILIES[run.space.family].reads_tower:
+    if (tower := run.bare_tower()) is None:
         return []
-    from s3zoo.models.tower import build_tower
     from s3zoo.training.features import shown
 
-    tower: Any = build_tower(run.tower.name, img_size=run.data.img_size, in_chans=run.data.in_chans, device="meta")
     depth, tokens = run.space.largest().depths[0], tower.patch_embed.num_patches + tower.num_prefix_tokens
     size = 4 * depth * tokens * tower.embed_dim
     images = run.data.holdout + (run.data.train_limit if run.tower.cache == "all" else 0)

@@ -11,6 +11,7 @@ from s3zoo.arch import Arch, Stage
 from s3zoo.checks import Amount, Count, Positive, Range, Share, check, typed
 from s3zoo.families import FAMILIES
 from s3zoo.files import read_json
+from s3zoo.search.budget import Budget
 from s3zoo.search.records import ABOUT
 from s3zoo.search.space_search import SpaceSearch
 from s3zoo.space import S3_INITIAL, Space
@@ -43,6 +44,8 @@ class ArchSearch:
 
     def __post_init__(self) -> None:
         check(self)
+        for text in self.budgets:
+            Budget.parse(text)
         if self.crossover + self.mutation > self.population:
             raise ValueError(
                 f"crossover {self.crossover} + mutation {self.mutation} must not be more than the population of"
@@ -149,6 +152,8 @@ class SearchRun(Run):
         self._check_controls()
         if self.hierarchy == "glit" and (self.space.family != "glit" or self.space_search.method != "none"):
             raise ValueError("hierarchy 'glit' needs a GLiT space and space_search.method 'none'.")
+        if self.hierarchy == "glit" and (count := len(self.arch_search.budgets)) > 1:
+            raise ValueError(f"hierarchy 'glit' takes one budget, but {count} were given; run it once for each.")
         self._check_supernet_weights()
 
     def _check_supernet_weights(self) -> None:
@@ -181,8 +186,8 @@ class SearchRun(Run):
             "space_search.search_each_space compares spaces on these images": self.space_search.search_each_space,
             "controls compare networks that were trained alike": bool(self.controls),
         }
-        for reason in (reason for reason, applies in reasons.items() if applies):
-            raise ValueError(f"final.use_held_out is True, but {reason}; set final.use_held_out=false.")
+        if applying := [reason for reason, applies in reasons.items() if applies]:
+            raise ValueError(f"final.use_held_out is True, but {applying[0]}; set final.use_held_out=false.")
 
     def _check_controls(self) -> None:
         """Networks are compared after the same training; finetuned ones begin with the supernet's weights, and those
@@ -199,7 +204,7 @@ class SearchRun(Run):
                     "controls.designed is no network of the space, so it has no weights to be finetuned; set"
                     " final.mode=retrain."
                 )
-            if not inside and any("latency" in budget for budget in self.arch_search.budgets):
+            if not inside and any("latency" in budget.limits for budget in self.budgets):
                 raise ValueError(
                     "controls.designed is set, but a budget limits latency, which is measured for the blocks of the"
                     " space only; leave one of them."
@@ -219,6 +224,12 @@ class SearchRun(Run):
         return from_dict(cls, about.pop("config")), about
 
     @property
+    def budgets(self) -> tuple[Budget, ...]:
+        """What winners are held to: where no budget is given, the limit of the space search."""
+        limit = Budget() if self.space_search.method == "none" else self.space_search.budget
+        return tuple(map(Budget.parse, self.arch_search.budgets)) or (limit,)
+
+    @property
     def audit_trains(self) -> dict[str, Train]:
         """The trainings of each network of an audit."""
         finetune = self.audit_finetune if self.audit_finetune.epochs else self.final.train
@@ -233,9 +244,13 @@ class SearchRun(Run):
     @property
     def priced(self) -> dict[str, Any]:
         """What decides on costs besides the architecture."""
+        tower = self.bare_tower()
+        return self.shape if tower is None else self.shape | {"tower_dim": tower.embed_dim}
+
+    def bare_tower(self) -> Any:
+        """The frozen network that decoders read, without its weights; None for other families."""
         if not FAMILIES[self.space.family].reads_tower:
-            return self.shape
+            return None
         from s3zoo.models.tower import build_tower  # torch is needed from here on
 
-        tower = build_tower(self.tower.name, img_size=self.data.img_size, in_chans=self.data.in_chans, device="meta")
-        return self.shape | {"tower_dim": tower.embed_dim}
+        return build_tower(self.tower.name, img_size=self.data.img_size, in_chans=self.data.in_chans, device="meta")

@@ -41,7 +41,6 @@ class Context:
     stop: Stop
     data: ImageData
     tower: Any  # the frozen one that decoders read, or None
-    budgets: tuple[Budget, ...]
     sizes: Pricer  # costs of networks of any space
     latency: LatencyTable | None  # where a budget limits latency
     pricer: Pricer  # costs of networks of visited spaces, latency included

@@ -11,7 +11,7 @@ times as slow as for the promise the machine was then.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -43,9 +43,7 @@ class Course:
         self._path, self._config, self._images = folder / "clock.json", config, train_images
         self._log, self._write, self._run, self._clock = log, write, run, clock
         self._known: dict[str, Any] = {"macs": macs}
-        self.phases = planned(config, train_images, **self._known)
-        there = write and self._path.exists()
-        kept = read_clock(self._path) if there else {"phases": []}
+        kept = read_clock(self._path) if write and self._path.exists() else {"phases": []}
         self.seconds: dict[str, float] = {row["name"]: row["seconds"] for row in kept["phases"]}
         self.latency: dict[str, float] = kept.get("latency", {})
         self.slower: dict[str, float | None] = kept.get("slower", {})
@@ -55,38 +53,33 @@ class Course:
         self._share = self._first = 0.0  # of the phase that is done, and was done when this process began it
         self._part, self._parts = 0, 1
 
+    @property
+    def phases(self) -> list[Phase]:
+        """All phases of the run, by what is known now."""
+        return planned(self._config, self._images, **self._known)
+
     def ends(self, *, last: int, visited: int) -> None:
         """The space search is over: so many spaces were visited, and this one gives the result."""
         self._known |= {"last": last, "visited": visited}
-        self.phases = planned(self._config, self._images, **self._known)
 
     def follow(self, run: Any) -> None:
         """Go on with another config, whose phases are shorter."""
         self._config = to_dict(run)
-        self.phases = planned(self._config, self._images, **self._known)
 
     def beside(self, macs: float) -> None:
         """Timm's two networks are known now, and compute so much together for an image."""
         self._known["macs"] = self._known["macs"]._replace(stock=macs)
-        self.phases = planned(self._config, self._images, **self._known)
-
-    def needed(self, name: str) -> float | None:
-        """Seconds of this phase, which is to begin, and of all after it; None before anything is known."""
-        before, self._now = self._now, name
-        self._share, self._first = 0.0, -1.0
-        try:
-            return self.rest(with_current=True)
-        finally:
-            self._now = before
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Around the work of a phase."""
-        self._now, self._begun, self._before = name, self._clock(), self.seconds.get(name, 0.0)
+        self._now, self._before = name, self.seconds.get(name, 0.0)
+        self._begun = self._saved = self._clock()
         self._share, self._first = 0.0, -1.0
         self._part, self._parts = 0, 1
-        self._saved = self._begun
-        self._log.say(f"{self.heading}: {name}{self._told_run()}")
+        needed = self.needed(name)
+        told = [*([] if needed is None else [f"run: about {duration(needed)} left"]), *self._told_best()]
+        self._log.say(f"{self.heading}: {name}" + (f" ({', '.join(told)})" if told else ""))
         self._log.course = self
         try:
             yield
@@ -131,17 +124,13 @@ class Course:
 
     def told(self) -> str:
         """The time left and the best network so far, for a line of progress."""
-        left = self.left()
+        left, rest = self.left(), self.rest()
         parts = [] if left is None else [f"phase: about {duration(left)} left"]
-        rest = self.rest()
         parts += [] if left is None or rest is None else [f"run: about {duration(left + rest)} left"]
-        parts += [] if self.best is None else [f"best so far {self.best:.2f} %"]
-        return ", ".join(parts)
+        return ", ".join(parts + self._told_best())
 
-    def _told_run(self) -> str:
-        rest = self.rest(with_current=True)
-        best = "" if self.best is None else f", best so far {self.best:.2f} %"
-        return (f" (run: about {duration(rest)} left{best})") if rest is not None else best and f" ({best[2:]})"
+    def _told_best(self) -> list[str]:
+        return [] if self.best is None else [f"best so far {self.best:.2f} %"]
 
     def left(self) -> float | None:
         """Seconds left of the phase under way, by what this process did of it; None before anything is known."""
@@ -150,27 +139,34 @@ class Course:
             return None
         return (self._clock() - self._begun) * (1 - self._share) / done
 
-    def rest(self, *, with_current: bool = False) -> float | None:
+    def rest(self) -> float | None:
         """Seconds of the phases after this one, by how long those took that are over; None before one has been."""
-        names = [phase.name for phase in self.phases]
-        at = names.index(self._now) if self._now in names else len(names)
-        known = {name: seconds for name, seconds in self.seconds.items() if name in names[:at]}
-        left = self.left()
-        if left is not None and self._now in names:
-            known[self._now] = self._before + self._clock() - self._begun + left
+        taken, coming = self._divided(self._now)
+        if coming and (left := self.left()) is not None:
+            taken[coming[0]] = self._before + self._clock() - self._begun + left
+        return _expected(coming[1:], taken)
 
-        def rate(phases: list[Phase]) -> float | None:
-            work = sum(phase.work for phase in phases)
-            return sum(known[phase.name] for phase in phases) / work if work else None
+    def needed(self, name: str) -> float | None:
+        """Seconds of this phase, which is to begin, and of all after it; None before anything is known."""
+        taken, coming = self._divided(name)
+        return _expected(coming, taken)
 
-        timed = [phase for phase in self.phases if phase.name in known]
-        overall = rate(timed)
-        if overall is None:
-            return None
-        rates = {kind: rate([phase for phase in timed if phase.training == kind]) for kind in (True, False)}
-        later = self.phases[at:] if with_current else self.phases[at + 1 :]
-        found = 0.0
-        for phase in later:
-            own = rates[phase.training]
-            found += phase.work * (overall if own is None else own)
-        return found
+    def _divided(self, name: str) -> tuple[dict[Phase, float], list[Phase]]:
+        """The seconds of the phases before this one, as far as they were timed, and the phases from it on."""
+        phases = self.phases
+        at = next((i for i, phase in enumerate(phases) if phase.name == name), len(phases))
+        return {phase: self.seconds[phase.name] for phase in phases[:at] if phase.name in self.seconds}, phases[at:]
+
+
+def _expected(phases: Iterable[Phase], taken: Mapping[Phase, float]) -> float | None:
+    """Seconds of phases by those of others: of their kind, training or scoring, if there are any; None without any."""
+
+    def rate(timed: Iterable[Phase]) -> float | None:
+        work = sum(phase.work for phase in timed)
+        return sum(taken[phase] for phase in timed) / work if work else None
+
+    overall = rate(taken)
+    if overall is None:
+        return None
+    rates = {kind: rate([phase for phase in taken if phase.training == kind]) for kind in (True, False)}
+    return sum((phase.work * (rates[phase.training] or overall) for phase in phases), 0.0)

@@ -51,8 +51,8 @@ class Evaluator:
 
     def ready(self, arch: Arch) -> nn.Module:
         """The subnet, ready to be scored."""
-        model = self.supernet.subnet(arch)
-        norms = recalibrate(model, self._calibration())
+        model, images = self.supernet.subnet(arch), self.data.calibration_batches(self._calibration_images)
+        norms = recalibrate(model, (x.to(self.ranks.device) for x in images))
         if norms and not self._said and self._records.path is not None:
             self._said = True
             self.log.say(
@@ -60,9 +60,6 @@ class Evaluator:
                 " training images"
             )
         return model.eval()
-
-    def _calibration(self) -> Iterable[Tensor]:
-        return (x.to(self.ranks.device) for x in self.data.calibration_batches(self._calibration_images))
 
     def correct(self, arch: Arch, images: np.ndarray) -> np.ndarray:
         """Which of these held-out images the subnet classifies rightly."""
@@ -159,29 +156,21 @@ class RacingEvaluator(Evaluator):
         )  # fmt: skip
         self._statistics: dict[Arch, dict[str, Tensor]] = {}
         self._replayed: list[list[dict[str, Any]]] = []  # generations of an earlier process, in their order
+        self.scores = {}  # of full scores, filled as generations are replayed
         generation: list[dict[str, Any]] = []
         whole = 0
-        given: list[dict[str, Any]] = []  # scores of another run with this supernet
         for index, row in enumerate(self._records.rows):
-            if "race" in row:
-                self._race.forwards = row["race"]["forwards"]
-                if row["race"].get("taken"):
-                    given = generation
-                else:
-                    self._replayed.append(generation)
-                generation, whole = [], index + 1
-            else:
+            if "race" not in row:
                 generation.append(row)
+                continue
+            self._race.forwards = row["race"]["forwards"]
+            if row["race"].get("taken"):  # scores of another run with this supernet
+                self._take(generation)
+            else:
+                self._replayed.append(generation)
+            generation, whole = [], index + 1
         self._records.cut(whole)
         self._replayed.reverse()
-        self.scores = {}  # of full scores, filled as generations are replayed
-        for row in given:
-            arch = Arch.from_dict(row["arch"])
-            self.scores[arch] = row["accuracy"]
-            if "answers" in row:
-                self._race.remember(arch, row["answers"])
-            else:  # scored without a race, which cannot learn from it which images are uncertain
-                self._race.known[arch] = row["accuracy"]
 
     def ready(self, arch: Arch) -> nn.Module:
         """Statistics of batch norms are kept: a race asks about the same subnet again and again."""
@@ -226,8 +215,15 @@ class RacingEvaluator(Evaluator):
                 f"{self.name}: the networks in evaluated.jsonl are not those that this search asks for; another version"
                 " of s3zoo wrote them, so give another --out."
             )
-        for arch, row in zip(recorded, rows, strict=True):
-            if "answers" in row:
-                self.scores[arch] = row["accuracy"]
-                self._race.remember(arch, row["answers"])
+        self._take([row for row in rows if "answers" in row])
         return [row["accuracy"] for row in rows]
+
+    def _take(self, rows: Iterable[dict[str, Any]]) -> None:
+        """Full scores of an earlier process or another run."""
+        for row in rows:
+            arch = Arch.from_dict(row["arch"])
+            self.scores[arch] = row["accuracy"]
+            if "answers" in row:
+                self._race.remember(arch, row["answers"])
+            else:  # scored without a race, which cannot learn from it which images are uncertain
+                self._race.known[arch] = row["accuracy"]

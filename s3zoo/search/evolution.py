@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass
 
 from s3zoo.arch import Arch
 from s3zoo.space import Draft, Space
@@ -18,6 +19,7 @@ ENUMERABLE = 10_000  # spaces up to this size are searched to the last architect
 Scored = tuple[Arch, float, Mapping[str, float]]  # architecture, score, costs
 
 
+@dataclass(eq=False)
 class Evolution:
     """S3 supplement, Alg. 2: random candidates first, then crossover and mutation of the best of all evaluated so far.
 
@@ -27,36 +29,23 @@ class Evolution:
     The settings are those of `search.config.ArchSearch`, which checks them.
     """
 
-    def __init__(
-        self,
-        space: Space,
-        *,
-        seed: int,
-        feasible: Callable[[Arch], bool] = lambda arch: True,
-        draw: Callable[[random.Random], Arch | None] | None = None,
-        identity: Callable[[Arch], Hashable] = lambda arch: arch,
-        population: int = 50,
-        generations: int = 20,
-        parents: int = 10,
-        crossover: int = 25,
-        mutation: int = 25,
-        p_depth: float = 0.2,
-        p_embed: float = 0.2,
-        p_block: float = 0.4,
-        max_tries: int = 200,
-    ) -> None:
-        self.space = space
-        self.seed = seed
-        self.feasible = feasible
-        self.draw = draw or space.sample
-        self.identity = identity
-        self.population = population
-        self.generations = generations
-        self.parents = parents
-        self.crossover = crossover
-        self.mutation = mutation
-        self.rates = {"p_depth": p_depth, "p_embed": p_embed, "p_block": p_block}
-        self.max_tries = max_tries
+    space: Space
+    _: KW_ONLY
+    seed: int
+    feasible: Callable[[Arch], bool] = lambda arch: True
+    draw: Callable[[random.Random], Arch | None] | None = None
+    identity: Callable[[Arch], Hashable] = lambda arch: arch
+    population: int = 50
+    generations: int = 20
+    parents: int = 10
+    crossover: int = 25
+    mutation: int = 25
+    p_depth: float = 0.2
+    p_embed: float = 0.2
+    p_block: float = 0.4
+    max_tries: int = 200
+
+    def __post_init__(self) -> None:
         self.evaluated: dict[Arch, float] = {}  # in the order in which they were asked for
         self.history: list[dict[str, float]] = []  # one row per generation: scores, and how many were drawn in vain
         self._known: set[Hashable] = set()  # identities asked for, ever
@@ -78,7 +67,8 @@ class Evolution:
     def _next(self, rng: random.Random) -> None:
         for count, breed in self._breeders(rng):
             self._fill(min(len(self._asked) + count, self.population), breed)
-        self._fill(self.population, lambda: self.draw(rng))
+        draw = self.draw or self.space.sample
+        self._fill(self.population, lambda: draw(rng))
         if len(self._asked) < self.population and self.space.size() <= ENUMERABLE:
             rest = list(self.space.enumerate())
             rng.shuffle(rest)
@@ -88,6 +78,7 @@ class Evolution:
 
     def _breeders(self, rng: random.Random) -> Iterator[tuple[int, Callable[[], Draft]]]:
         parents = [self.space.draft(arch) for arch, _ in self.top(self.parents)]
+        rates = {"p_depth": self.p_depth, "p_embed": self.p_embed, "p_block": self.p_block}
 
         def crossed() -> Draft:
             first, second = rng.sample(parents, 2)
@@ -96,7 +87,7 @@ class Evolution:
         if len(parents) > 1:
             yield self.crossover, crossed
         if parents:
-            yield self.mutation, lambda: self.space.mutated(rng.choice(parents), rng, **self.rates)
+            yield self.mutation, lambda: self.space.mutated(rng.choice(parents), rng, **rates)
 
     def _fill(self, size: int, make: Callable[[], Arch | Draft | None]) -> None:
         """Add what `make` gives until the generation has this size, or `max_tries` in a row were in vain."""
@@ -107,10 +98,9 @@ class Evolution:
 
     def _add(self, found: Arch | Draft) -> bool:
         """A draft is built when it is known to be within the budget, where that can be told before."""
-        if isinstance(found, Draft) and hasattr(self.feasible, "fits"):
-            if not self.feasible.fits(found):
-                self._vain["outside"] += 1
-                return False
+        if isinstance(found, Draft) and hasattr(self.feasible, "fits") and not self.feasible.fits(found):
+            self._vain["outside"] += 1
+            return False
         arch = self.space.built(found) if isinstance(found, Draft) else found
         identity = self.identity(arch)
         if identity in self._known:

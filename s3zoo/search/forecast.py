@@ -62,14 +62,14 @@ def planned(
     spaces = visited or (2 if glit else shifts + 1)
     last = spaces - 1 if last is None else last
     held_out, budgets = data["holdout"], max(1, len(search["budgets"]))
-    supernet, controls = config["supernet"], config.get("controls", {})
+    supernet, controls = config["supernet"], config["controls"]
     networks = 4 if supernet["sampling"] == "sandwich" else 1
     dims = sum(len(dim["choices"]) > 1 for dim in config["space"]["dims"])
     asked = moves["samples"] if moves["method"] == "s3" else 2 * moves["pairs"] * dims
     norms = search["calibration_images"] if FAMILIES[config["space"]["family"]].batch_norms else 0
     scored = search["population"] * search["generations"] * budgets * (held_out + norms)
     epochs = 0 if final["mode"] == "inherit" else final["train"]["epochs"]
-    trained = epochs * (train_images + (held_out if final.get("use_held_out") else 0))
+    trained = epochs * (train_images + (held_out if final["use_held_out"] else 0))
 
     def searched(index: int) -> list[Phase]:
         only = glit and index == 0 and final["top"] == 1  # then nothing is trained, as there is nothing to choose from
@@ -92,15 +92,15 @@ def planned(
             found += searched(index) if moves["search_each_space"] else []
             found.append(Phase(f"space{index}: scores", asked * held_out, macs=macs.drawn))
     if moves["audit"]:
-        finetuned = config.get("audit_finetune", {}).get("epochs") or final["train"]["epochs"]
+        finetuned = config["audit_finetune"]["epochs"] or final["train"]["epochs"]
         passes = moves["audit"] * (finetuned + final["train"]["epochs"]) * train_images
         found.append(Phase(f"space{last}: audit", passes, True, macs.drawn))
     found += [phase for phase in searched(last) if phase.name not in {each.name for each in found}]
     if any(controls.values()):
-        two = 2 * bool(controls.get("stock"))
-        count = sum(map(bool, controls.values())) + two // 2
-        mean = ((count - two) * macs.searched + two / 2 * macs.stock) / count
-        passes = budgets * count * trained + (scored // STEP if controls.get("random_search") else 0)
+        own, stock = sum(bool(each) for name, each in controls.items() if name != "stock"), int(controls["stock"])
+        count = own + 2 * stock
+        mean = (own * macs.searched + stock * macs.stock) / count
+        passes = budgets * count * trained + (scored // STEP if controls["random_search"] else 0)
         found.append(Phase(f"space{last}: controls", passes, True, mean))
     return [*found, Phase("test images", held_out, macs=macs.searched)]
 
@@ -112,21 +112,18 @@ def forecast(run: Any, images: int, macs: Macs | None = None) -> list[Phase]:
 
 def typical_macs(run: Any) -> Macs:
     """Of the networks of a SearchRun."""
-    price, search = Pricer(**run.priced), run.arch_search
-    drawn = mean_macs(run.space, Budget(), price)
-    budgets = [Budget.parse(text) for text in search.budgets] or [run.space_search.budget]
-    supernet = drawn
+    price = Pricer(**run.priced)
+    supernet = drawn = mean_macs(run.space, Budget(), price)
     if run.supernet.sampling == "sandwich":
         supernet = (sum(extents(run.space, price)["macs"]) + 2 * drawn) / 4
-    searched = statistics.fmean(mean_macs(run.space, budget, price) for budget in budgets)
+    searched = statistics.fmean(mean_macs(run.space, budget, price) for budget in run.budgets)
     return Macs(supernet, drawn, searched, 2 * searched)
 
 
 def mean_macs(space: Space, budget: Budget, price: Pricer) -> float:
     """Of networks of the space within what the budget says about parameters and MACs; of any, if it has none."""
-    limits = {metric: limit for metric, limit in budget.limits.items() if metric != "latency"}
     rng = random.Random(0)
-    for allowed in (Budget(limits), Budget()):
+    for allowed in (budget.without_latency, Budget()):
         feasible = Feasible(space, allowed, price)
         if feasible.draw(rng) is None:  # what was not found once is not looked for so many times
             continue

@@ -11,10 +11,6 @@ from s3zoo.space import glit_details, glit_split
 
 def search_hierarchy(context: Context) -> tuple[list[Found], list[dict[str, Any]]]:
     """What was found in the second space, and both spaces as result.json tells of them."""
-    if len(context.budgets) > 1:
-        raise ValueError(
-            f"hierarchy 'glit' takes one budget, but {len(context.budgets)} were given; run it once for each."
-        )
     visited: list[dict[str, Any]] = []
     found: list[Found] = []
     space = glit_split(context.run.space)  # all splits into global and local heads, with plain details

@@ -95,6 +95,11 @@ class Setting:
     tower: str = ""  # family "ladder" only: its name in timm
     runtime: str = "torch"  # "compile": torch.compile; "onnx": ONNX Runtime
 
+    @property
+    def shape(self) -> dict[str, Any]:
+        """What networks are built for."""
+        return {"img_size": self.img_size, "num_classes": self.num_classes, "in_chans": self.in_chans}
+
     def __str__(self) -> str:
         return where_measured(dataclasses.asdict(self))
 
@@ -131,16 +136,15 @@ def fitted(terms: Sequence[Sequence[float]], times: Sequence[float]) -> Correcti
                 continue
             own = rows[:, chosen]
             found = np.linalg.lstsq(own, ones, rcond=None)[0]
-            left_out = []
-            for i in range(len(y)):
-                others = np.arange(len(y)) != i
-                left_out.append(abs(own[i] @ np.linalg.lstsq(own[others], ones[others], rcond=None)[0] - 1))
+            left_out = [
+                abs(own[i] @ np.linalg.lstsq(np.delete(own, i, 0), np.delete(ones, i), rcond=None)[0] - 1)
+                for i in range(len(y))
+            ]
             error = float(np.mean(left_out))
             if found.min() >= 0 and error < best.error:
-                values = dict.fromkeys(("fixed", "parts", "blocks", "gmacs"), 0.0)
-                for column, value in zip(chosen, found, strict=True):
-                    values[list(values)[column]] = float(f"{value:.6g}")
-                best = Correction(**values, error=float(f"{error:.4g}"))
+                names = [("fixed", "parts", "blocks", "gmacs")[column] for column in chosen]
+                values = {name: float(f"{value:.6g}") for name, value in zip(names, found, strict=True)}
+                best = Correction(**{"parts": 0.0, **values}, error=float(f"{error:.4g}"))
     return best
 
 
@@ -202,14 +206,12 @@ class LatencyTable:
         runtime: str = "torch",
     ) -> LatencyTable:  # fmt: skip
         """A table for networks of the space's kind on a device of this machine, with nothing measured yet."""
-        if batch_size < 1:
-            raise ValueError(f"The batch size of a latency table is {batch_size}, but must be at least 1.")
         check_runtime(runtime, device)
-        where, some = this_device(device, threads), space.smallest()
-        kind = {"family": some.family, "patch_size": some.patch_size, "stem_depth": some.stem_depth}
-        shape = {"img_size": img_size, "num_classes": num_classes, "in_chans": in_chans, "batch_size": batch_size}
-        what = {"torch": torch.__version__, "tower": tower, "runtime": runtime}
-        return cls(Setting(**kind, **shape, **where, **what))  # type: ignore[arg-type]
+        some = space.smallest()
+        return cls(Setting(
+            some.family, some.patch_size, some.stem_depth, img_size, num_classes, in_chans, batch_size,
+            **this_device(device, threads), torch=torch.__version__, tower=tower, runtime=runtime,
+        ))  # fmt: skip
 
     def __call__(self, arch: Arch) -> float:
         self._check_kind(arch)
@@ -218,8 +220,7 @@ class LatencyTable:
     def _terms(self, arch: Arch) -> tuple[float, ...]:
         """What a correction multiplies."""
         setting = self.setting
-        shape: dict[str, Any] = {key: getattr(setting, key) for key in ("img_size", "num_classes", "in_chans")}
-        macs = cost.macs(arch.effective(setting.img_size), **shape) * setting.batch_size
+        macs = cost.macs(arch.effective(setting.img_size), **setting.shape) * setting.batch_size
         return 1.0, self._sum(arch), float(sum(arch.depths)), macs / 1e9
 
     def _sum(self, arch: Arch) -> float:
@@ -248,15 +249,13 @@ class LatencyTable:
         missing = self.missing(space)
         if not missing:
             return
-        if repeats < 1:
-            raise ValueError(f"Latencies are to be measured {repeats} times, but must be at least once.")
-        if ranks.first and not self.is_here:
-            raise ValueError(
-                f"The latency table was measured on {where_run(dataclasses.asdict(self.setting))} and lacks"
-                f" {_show(missing[0])} of space {space.name!r}, but this is"
-                f" {where_run(this_device(self.setting.device, self.setting.threads))}; measure it there."
-            )
         if ranks.first:
+            if not self.is_here:
+                raise ValueError(
+                    f"The latency table was measured on {where_run(dataclasses.asdict(self.setting))} and lacks"
+                    f" {_show(missing[0])} of space {space.name!r}, but this is"
+                    f" {where_run(this_device(self.setting.device, self.setting.threads))}; measure it there."
+                )
             check_runtime(self.setting.runtime, self.setting.device)
         log, measured, stop = log or Log(None, speaks=False), measured or Records(None), stop or Stop()
         entries, correction = self.entries, self.correction
@@ -310,7 +309,8 @@ class LatencyTable:
         differ = statistics.fmean(abs(a - b) / min(a, b) for a, b in zip(*sweeps, strict=True))
         if differ > TOLERANCE:
             return f"two measurements of the same networks differ by {differ:.0%} on average"
-        family, shape = FAMILIES[space.family], self._shape(space)
+        family = FAMILIES[space.family]
+        shape = cost.shape_of(space.largest(), **self.setting.shape, tower_dim=cost.TOWER_DIM)
         blocks: dict[tuple[Any, ...], list[tuple[float, float]]] = {}
         for part, ms in self.entries.items():
             if part.genes is not None:
@@ -326,10 +326,6 @@ class LatencyTable:
         if fit and self.correction is not None and self.correction.error > TOLERANCE:
             return f"whole networks differ from what their parts predict by {self.correction.error:.0%} on average"
         return ""
-
-    def _shape(self, space: Space) -> Any:
-        own = self.setting
-        return cost.shape_of(space.largest(), own.img_size, own.num_classes, own.in_chans, cost.TOWER_DIM)
 
     @property
     def is_here(self) -> bool:
@@ -376,7 +372,7 @@ class LatencyTable:
         """A network of random weights, ready to run. They are ordinary tensors, as those of whoever deploys it: made in
         inference mode, S3's networks take 7 % less time."""
         setting = self.setting
-        args: dict[str, Any] = {key: getattr(setting, key) for key in ("img_size", "num_classes", "in_chans")}
+        args = setting.shape
         kind: Any = MODELS[setting.family]
         with torch.inference_mode(False), torch.random.fork_rng(devices=[]):  # the run around it draws the same numbers
             if setting.tower:
@@ -446,8 +442,8 @@ class LatencyTable:
         write_json(Path(path), self.to_dict())
 
     @classmethod
-    def load(cls, path: str | Path, *, space: Space | None = None, **expected: Any) -> LatencyTable:
-        """Read a table; refuse it if it lacks entries of `space` or its setting is not the one expected."""
+    def load(cls, path: str | Path, **expected: Any) -> LatencyTable:
+        """Read a table; refuse it if its setting is not the one expected."""
         path = Path(path).expanduser()
         content = read_json(path, {})
         try:
@@ -461,11 +457,6 @@ class LatencyTable:
                     f"{path} was measured with {key} {found!r}, but {value!r} is needed; remove it to measure anew, or"
                     " give a table for this setting."
                 )
-        if space is not None and (missing := table.missing(space)):
-            raise ValueError(
-                f"{path} lacks {len(missing)} entries for space {space.name!r}, such as {_show(missing[0])}; measure"
-                " that space."
-            )
         return table
 
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from s3zoo import cost
 from s3zoo.arch import Arch
 from s3zoo.models import MODELS
-from s3zoo.search.budget import Budget, Feasible, Pricer
+from s3zoo.search.budget import Feasible, Pricer
 from s3zoo.search.config import SearchRun
 from s3zoo.search.forecast import STEP, shape_of
 from s3zoo.training.config import TrainRun
@@ -150,10 +150,8 @@ def measured_speed(
     run: SearchRun, seconds: float = 3.0, *, threads: int = 1, clock: Callable[[], float] = time.process_time
 ) -> tuple[float, float]:
     """Multiply-adds per second in training and in scoring, of a network of the space."""
-    price = Pricer(**run.priced)
-    limits = Budget.parse((*run.arch_search.budgets, "")[0]).limits
-    known = Budget({metric: limit for metric, limit in limits.items() if metric != "latency"})
-    arch = Feasible(run.space, known, price).draw(random.Random(0)) or run.space.smallest()
+    feasible = Feasible(run.space, run.budgets[0].without_latency, Pricer(**run.priced))
+    arch = feasible.draw(random.Random(0)) or run.space.smallest()
     return speed_of(arch, run.shape, run.supernet.batch_size, seconds, threads=threads, clock=clock)
 
 
@@ -167,7 +165,6 @@ def speed_of(
     clock: Callable[[], float] = time.process_time,
 ) -> tuple[float, float]:  # fmt: skip
     """Multiply-adds per second in training and in scoring, of this network."""
-    before = torch.get_num_threads()
     with torch.random.fork_rng(devices=[]):
         model = MODELS[arch.family](arch, **shape)
         images = torch.randn(batch, shape["in_chans"], shape["img_size"], shape["img_size"])
@@ -176,9 +173,9 @@ def speed_of(
     def train() -> None:
         model.train()(images).square().mean().backward()
 
+    @torch.no_grad()
     def score() -> None:
-        with torch.no_grad():
-            model.eval()(images)
+        model.eval()(images)
 
     def speed(step: Callable[[], None], passes: int) -> float:
         begun = clock()
@@ -191,8 +188,5 @@ def speed_of(
             count += 1
         return count * passes * macs / (clock() - begun)
 
-    torch.set_num_threads(threads)
-    try:
+    with threads_set(threads), torch.inference_mode(False):  # gradients are computed here
         return speed(train, STEP), speed(score, 1)
-    finally:
-        torch.set_num_threads(before)

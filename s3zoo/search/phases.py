@@ -20,14 +20,11 @@ from s3zoo.files import read_json, sha256, write_json
 from s3zoo.search.budget import Budget, Feasible, check_feasible, extents
 from s3zoo.search.config import SearchRun
 from s3zoo.search.context import Context, Finished, Found, make_evaluator
-from s3zoo.search.context import count_correct as count_correct  # this and the next two were here before
 from s3zoo.search.evaluate import Evaluator, RacingEvaluator
 from s3zoo.search.evolution import Evolution, RandomSearch, pareto
-from s3zoo.search.finish import audit_ranking as audit_ranking
 from s3zoo.search.finish import choose_stock, finish, finish_best, finish_stock
 from s3zoo.search.latency import check_measured
 from s3zoo.search.moves import choose_move
-from s3zoo.search.moves import replayed_moves as replayed_moves
 from s3zoo.search.published import FinishedRun, official_autoformer_supernet
 from s3zoo.search.records import check_scored
 from s3zoo.search.space_search import Decision
@@ -82,7 +79,7 @@ def reach_layers(context: Context, space: Space) -> None:
 def some_feasible(context: Context, space: Space) -> bool:
     """Whether the space has a network within each budget."""
     try:
-        for budget in context.budgets:
+        for budget in context.run.budgets:
             check_feasible(space, budget, context.pricer, random.Random(0))
     except ValueError:
         return False
@@ -219,8 +216,9 @@ def _given_supernet(context: Context, space: Space, place: Path) -> Supernet:
     if finished is not None and same:  # what it scored needs not be scored again
         evaluated = context.records(place / "evaluated.jsonl", check_scored)
         if not evaluated.rows and (rows := finished.scored()):
-            # Costs are this run's: its latencies may be those of another device, runtime or time
-            taken = [row | context.pricer(Arch.from_dict(row["arch"])) for row in rows]
+            # Costs are this run's: a latency may be that of another device, runtime or time
+            scores = [{key: value for key, value in row.items() if key != "latency"} for row in rows]
+            taken = [row | context.pricer(Arch.from_dict(row["arch"])) for row in scores]
             end = [{"race": {"forwards": 0, "taken": True}}] if context.run.arch_search.racing else []
             evaluated.append([*taken, *end])
             context.log.say(f"{place.name}: {len(rows)} scores are those of {name}")
@@ -247,7 +245,7 @@ def search_architectures(
     Without `train` they keep the supernet's weights. Without a budget in the config, the limit of the space search is
     one, if the space has a network within it.
     """
-    run, budgets = context.pace.at(f"{place.name}: search"), context.budgets
+    run, budgets = context.pace.at(f"{place.name}: search"), context.run.budgets
     rng = random.Random(seed_from(run.seed, "budget"))
     if not run.arch_search.budgets and not some_feasible(context, supernet.space):
         context.log.say(f"{place.name}: no network is within {budgets[0]}, so the search goes without limits")
@@ -311,7 +309,7 @@ def finish_controls(
         path = place / "random_search.jsonl"
         evaluate = make_evaluator(context, supernet, path, f"{place.name}: random search")
         engine = _make_engine(run, feasible, evaluate, hunt.number, "random")
-        where, number = f"{place.name}: {feasible.budget}, random search", (hunt.number, len(context.budgets))
+        where, number = f"{place.name}: {feasible.budget}, random search", (hunt.number, len(context.run.budgets))
         _evolve(context, engine, evaluate, where, hunt.folder / "random_generations.json", number)
         chosen["random_search"] = engine.best
     return {

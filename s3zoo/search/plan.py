@@ -31,7 +31,7 @@ from s3zoo.search.around import network, space_around
 from s3zoo.search.budget import Budget, Limit, Pricer, extents
 from s3zoo.search.config import ArchSearch, Controls, Final, SearchRun
 from s3zoo.search.course import Course
-from s3zoo.search.forecast import STEP, Macs, forecast, typical_macs
+from s3zoo.search.forecast import STEP, Macs, Phase, forecast, typical_macs
 from s3zoo.search.latency_runtime import (
     check_runtime,
     measured_speed,
@@ -43,8 +43,7 @@ from s3zoo.search.latency_runtime import (
 from s3zoo.search.space_search import SpaceSearch
 from s3zoo.search.start import SHARE, check_family, known_starts, read_start
 from s3zoo.space import Dim, Space
-from s3zoo.training.config import Data, Train, overridden
-from s3zoo.training.data import ImageData
+from s3zoo.training.config import Data, Train, flat, overridden, to_dict
 from s3zoo.training.distributed import Ranks
 from s3zoo.training.log import Log
 from s3zoo.training.splits import TEST_NAMES, TRAIN_NAMES, balanced_order, open_split
@@ -100,12 +99,13 @@ def make_plan(
     if not 0 < hours < math.inf:
         raise ValueError(f"--hours is {hours}, but must be above 0.")
     limits = [Budget.parse(text) for text in budgets]
-    if any("latency" in budget.limits for budget in limits):
+    if timed := any("latency" in budget.limits for budget in limits):
         check_runtime(runtime, "cpu")
     data, reasons = look(root)
     images = len(open_split(data, data.train_split)) - data.holdout
     draft = _draft(root, data, budgets, hours, controls, runtime, images)
     find = _Fitting(limits, images, reasons)
+    fit: _Fit | None = None
     if around:
         fit = find.first(_around(draft, around, start or "", find), 1, f"around {around}", must=True)
     elif start:
@@ -113,15 +113,14 @@ def make_plan(
         runs = _from_start(draft, start, found.space, found.side, found.rate)
         fit = find.first(runs, 1, f"what {found.name} holds", must=True)
         reasons.append(Reason("weights", f"the supernet begins with those of {found.name}", "as asked for"))
-    else:
-        fit = find.begun(draft) if start is None else None
-        fit = fit or find.first(
-            _made(draft), 2, "family glit, one head of four attends, the others convolve", must=True
-        )
+    elif start is None:
+        fit = find.begun(draft)
+    fit = fit or find.first(_made(draft), 2, "family glit, one head of four attends, the others convolve", must=True)
     assert fit is not None
-    run, speeds = overridden(fit.run, settings), fit.speeds
+    run = overridden(fit.run, settings)
     search, final = run.arch_search, run.final.train
     seconds, begun = hours * 3600, "from the supernet's weights" if run.start else "from scratch"
+    beside = f" and {len(run.controls)} networks beside it" if run.controls else ""
     reasons += [
         Reason(
             "supernet", f"{run.supernet.epochs} epochs of batch {run.supernet.batch_size}",
@@ -131,27 +130,19 @@ def make_plan(
             "search", f"population {search.population}, {search.generations} generations, racing",
             f"{SEARCH:.0%} of the time, less what racing saves: networks that fall behind are dropped early",
         ),
-        Reason(
-            "final training", f"{final.epochs} epochs {begun}", f"{FINAL:.0%} of the time for the winner"
-            + (f" and {len(run.controls)} networks beside it" if run.controls else ""),
-        ),
+        Reason("final training", f"{final.epochs} epochs {begun}", f"{FINAL:.0%} of the time for the winner{beside}"),
     ]  # fmt: skip
-    if any("latency" in budget.limits for budget in limits):
-        reasons.append(
-            Reason(
-                "latency",
-                f"of one image on one thread in {RUNTIMES[search.latency_runtime]}",
-                "what the budget limits; the winner is timed as a whole",
-            )
-        )
+    if timed:
+        where = f"of one image on one thread in {RUNTIMES[search.latency_runtime]}"
+        reasons.append(Reason("latency", where, "what the budget limits; the winner is timed as a whole"))
     if settings:
         reasons.append(Reason("set", ", ".join(settings), "as asked for, whatever reasons are given above"))
-    phases = [("measuring, reading", 0.05 * seconds)]
-    phases += [
-        (phase.name, phase.seconds(*speeds) * (OVERHEAD if phase.training else 1))
-        for phase in forecast(run, images, fit.macs)
-    ]
-    return Plan(run, reasons, [*phases, ("report", 0.02 * seconds)])
+    phases = [(phase.name, _seconds(phase, fit.speeds)) for phase in forecast(run, images, fit.macs)]
+    return Plan(run, reasons, [("measuring, reading", 0.05 * seconds), *phases, ("report", 0.02 * seconds)])
+
+
+def _seconds(phase: Phase, speeds: tuple[float, float]) -> float:
+    return phase.seconds(*speeds) * (OVERHEAD if phase.training else 1)
 
 
 # The images
@@ -348,36 +339,29 @@ class _Fitting:
     def first(self, runs: Iterable[SearchRun], share: int, what: str, *, must: bool) -> _Fit | None:
         """The first of these that has networks at this share of the budgets and trains long enough; if one `must` be
         found, else the first that trains nearly as long as any of them can."""
-        found: _Fit | None = None
-        seen: SearchRun | None = None
-        self.tried = others = []
-        wished = 0  # pixels
+        self.tried, enough, wished = [], False, 0
         for run in runs:
-            seen, wished = run, wished or run.data.img_size
+            wished = wished or run.data.img_size
             if not self._within(run, share):
                 continue
             threads, speeds, _ = self._speed(run)
-            macs = self._macs(run)
+            macs = macs_beside(run)
             trial = _timed(dataclasses.replace(run, threads=threads), self.images, speeds, macs)
+            self.tried.append(_Fit(trial, speeds, macs))
             least = max(EPOCHS, STEPS * run.supernet.batch_size / self.images) / (SHARE if run.start else 1)
-            others.append(_Fit(trial, speeds, macs))
-            if others[-1].epochs >= int(least):
-                found = others[-1]
+            if enough := self.tried[-1].epochs >= int(least):
                 break
-        enough = found is not None
-        if must and others and not enough:
-            most = max(fit.epochs for fit in others)
-            near = [fit for fit in others if fit.epochs >= NEARLY * most]
-            found = near[0] if most > 3 else near[-1]  # with so few, what takes least
-        if found is None and must:
-            assert seen is not None
-            low = {metric: ends[0] for metric, ends in extents(seen.space, Pricer(**seen.priced)).items()}
+        if must and not self.tried:
+            low = {metric: ends[0] for metric, ends in extents(run.space, Pricer(**run.priced)).items()}
             raise ValueError(
                 f"No network of this kind is within {' or '.join(map(str, self.limits))}; the smallest has"
                 f" {quantity(low['params'])} parameters and {quantity(low['macs'])} MACs, so loosen the budget."
             )
-        if found is None:
+        if not (enough or must):
             return None
+        most = max(fit.epochs for fit in self.tried)
+        near = [fit for fit in self.tried if fit.epochs >= NEARLY * most]
+        found = self.tried[-1] if enough else near[0 if most > 3 else -1]  # with so few, what takes least
         run, speeds, _ = found
         why = self._speed(run).why
         ends = extents(run.space, Pricer(**run.priced))
@@ -436,9 +420,6 @@ class _Fitting:
                 costs["latency"] = _latency(run, MODELS[arch.family](arch.effective(run.data.img_size), **run.shape))
         return costs
 
-    def _macs(self, run: SearchRun) -> Macs:
-        return macs_beside(run, price_lists(run) if run.controls.stock else {})
-
     def _within(self, run: SearchRun, share: int) -> bool:
         """Whether the smallest network has at most this part of what each budget allows, and the largest enough."""
         if not self.limits:
@@ -469,8 +450,7 @@ _TIMED: dict[tuple[Any, ...], float] = {}  # networks of timm: a plan and the ru
 
 def price_lists(run: SearchRun) -> dict[str, stock.Costs]:
     """What the networks of timm cost that may stand beside a winner."""
-    budgets = [Budget.parse(text).limits for text in run.arch_search.budgets]
-    limit = max((limits["latency"].high for limits in budgets if "latency" in limits), default=0.0)
+    limit = max((each.limits["latency"].high for each in run.budgets if "latency" in each.limits), default=0.0)
 
     def latency(name: str) -> float:
         key = name, str(run.shape), run.arch_search.latency_batch, run.arch_search.latency_runtime
@@ -482,19 +462,18 @@ def price_lists(run: SearchRun) -> dict[str, stock.Costs]:
         return {kind: stock.price_list(kind, run.shape, latency if limit else None, limit) for kind in stock.LISTS}
 
 
-def macs_beside(run: SearchRun, lists: dict[str, stock.Costs]) -> Macs:
+def macs_beside(run: SearchRun) -> Macs:
     """Of the run's networks and of those of timm, beside winners that use up what the budgets allow."""
     macs = typical_macs(run)
-    if not lists:
+    if not run.controls.stock:
         return macs
-    budgets = [Budget.parse(text) for text in run.arch_search.budgets] or [Budget()]
-    total = 0.0
-    for budget in budgets:
+    lists, total = price_lists(run), 0.0
+    for budget in run.budgets:
         limit = budget.limits.get("latency", Limit()).high
         metric, aim = ("macs", macs.searched) if math.isinf(limit) else ("latency", limit)
         chosen = [stock.nearest(known, {metric: aim}, budget, metric) for known in lists.values()]
         total += sum(row["macs"] for row in chosen if row is not None)
-    return macs._replace(stock=total / len(budgets))
+    return macs._replace(stock=total / len(run.budgets))
 
 
 def _latency(run: SearchRun, model: Any) -> float:
@@ -509,7 +488,7 @@ def _latency(run: SearchRun, model: Any) -> float:
 def _timed(run: SearchRun, images: int, speeds: tuple[float, float], macs: Macs) -> SearchRun:
     """Epochs and generations for the hours at these speeds."""
     seconds = run.hours * 3600
-    step, budgets = STEP * images * OVERHEAD / speeds[0], max(1, len(run.arch_search.budgets))
+    step, budgets = STEP * images * OVERHEAD / speeds[0], len(run.budgets)
     work = {phase.name.partition(": ")[2]: phase.work for phase in forecast(run, images, macs)}
     trained = (work["finish"] + work.get("controls", 0.0)) / run.final.train.epochs  # an epoch of all networks
     supernet = _bounded(SUPERNET * seconds / (macs.supernet * step), 1, 300)
@@ -533,15 +512,10 @@ def _bounded(value: float, low: int, high: int) -> int:
     return max(low, min(high, int(value)))
 
 
-def check_images(run: SearchRun, say: Any) -> None:
-    """Open the images as the run will, and compare the splits."""
-    ImageData(run.data, run.seed, say=say).check_splits()
-
-
 # The hours
 
 
-SHORTENED = ("supernet.epochs", "arch_search.generations", "final.train.epochs")
+SHORTENED = {"supernet": "supernet.epochs", "search": "arch_search.generations", "finish": "final.train.epochs"}
 
 
 def check_hours(row: dict[str, Any]) -> None:
@@ -549,7 +523,7 @@ def check_hours(row: dict[str, Any]) -> None:
     typed(row, {"phase": str, "left": float, "needed": float, "set": [str]}, "")
     for setting in row["set"]:
         key, _, value = setting.partition("=")
-        if key not in SHORTENED or not re.fullmatch(r"\d{1,6}", value):
+        if key not in SHORTENED.values() or not re.fullmatch(r"\d{1,6}", value):
             raise ValueError(f"it sets {setting[:60]!r}, which no phase is shortened to")
 
 
@@ -562,63 +536,43 @@ class Pace:
     ) -> None:
         self.run, self.course, self.images, self.ranks, self.log = run, course, images, ranks, log
         self._begun, self._before = time.monotonic(), sum(course.seconds.values())
-        self._kept = None
-        if run.hours:
-            options: Any = {"check": check_hours, "write": ranks.first, "run": name}
-            self._kept = ranks.rank0_first(lambda: Records(folder / "hours.jsonl", **options))
+        path = folder / "hours.jsonl" if run.hours else None
+        self._kept = ranks.rank0_first(lambda: Records(path, check=check_hours, write=ranks.first, run=name))
 
     def at(self, phase: str) -> SearchRun:
         """The config as it is from this phase on, for example "space0: search"."""
-        if self._kept is None:
+        if not self.run.hours:
             return self.run
-        rows = {row["phase"]: row for row in self._kept.rows}
-        if phase not in rows:
-            row = self.ranks.from_first(self._decided(phase))
-            if self.ranks.first:
-                self._kept.append([row])
-            else:
-                self._kept.rows.append(row)
-            rows[phase] = row
+        rows = self._kept.rows
+        at = next((i for i, row in enumerate(rows) if row["phase"] == phase), len(rows))
+        before = overridden(self.run, [each for row in rows[:at] for each in row["set"]])
+        if at == len(rows):
+            row = self.ranks.from_first(self._decided(phase, before))
+            self._kept.append([row])
             if row["set"]:
+                left, needed = duration(max(0, row["left"])), duration(row["needed"])
                 self.log.say(
-                    f"{phase}: {duration(row['left'])} of {self.run.hours:g} h are left, but {duration(row['needed'])}"
-                    f" are needed, so {' and '.join(row['set'])} from here on"
+                    f"{phase}: {left} of {self.run.hours:g} h are left, but {needed} are needed, so"
+                    f" {row['set'][0]} from here on"
                 )
-        settings = []
-        for name, row in rows.items():
-            settings += row["set"]
-            if name == phase:
-                break
-        run = overridden(self.run, settings)
+        run = overridden(before, self._kept.rows[at]["set"])
         self.course.follow(run)
         return run
 
-    def _decided(self, phase: str) -> dict[str, Any]:
+    def _decided(self, phase: str, run: SearchRun) -> dict[str, Any]:
+        """What becomes of this phase, and that of the config, as it is before."""
         left = 3600 * self.run.hours - self._before - (time.monotonic() - self._begun)
-        run = overridden(self.run, [each for row in (self._kept.rows if self._kept else ()) for each in row["set"]])
         needed = self.course.needed(phase)
         if needed is None and phase.endswith("supernet"):  # nothing has been timed yet
-            train, score = measured_speed(run, 1.0, threads=run.threads, clock=time.perf_counter)
-            macs = macs_beside(run, price_lists(run) if run.controls.stock else {})
+            speeds = measured_speed(run, 1.0, threads=run.threads, clock=time.perf_counter)
+            macs = macs_beside(run)
             self.course.beside(macs.stock)
-            needed = sum(
-                each.seconds(train, score) * (OVERHEAD if each.training else 1)
-                for each in forecast(run, self.images, macs)
-            )
+            needed = sum(_seconds(each, speeds) for each in forecast(run, self.images, macs))
         row: dict[str, Any] = {"phase": phase, "left": round(left), "needed": round(needed or 0), "set": []}
         if needed is None or needed <= max(left, 0.0):
             return row
-        share, final = max(left, 0.0) / needed, run.final.train.epochs
-        changes: dict[str, tuple[int, int]] = {}
-        if phase.endswith("supernet"):
-            changes["supernet.epochs"] = (
-                run.supernet.epochs,
-                _bounded(share * run.supernet.epochs, 1, run.supernet.epochs),
-            )
-        if phase.endswith("search"):
-            generations = run.arch_search.generations
-            changes["arch_search.generations"] = generations, _bounded(share * generations, 1, generations)
-        if phase.endswith("finish"):
-            changes["final.train.epochs"] = final, _bounded(share * final, 1, final)
-        row["set"] = [f"{key}={new}" for key, (old, new) in changes.items() if new < old]
+        key = SHORTENED[phase.partition(": ")[2]]
+        old = flat(to_dict(run))[key]
+        new = _bounded(max(left, 0.0) / needed * old, 1, old)
+        row["set"] = [f"{key}={new}"] if new < old else []
         return row

@@ -15,7 +15,6 @@ from s3zoo.models import autoformer
 from s3zoo.models.folder import check_finite
 from s3zoo.models.loading import grid_side
 from s3zoo.models.official import read_checkpoint
-from s3zoo.search.budget import Budget
 from s3zoo.search.config import SearchRun
 from s3zoo.search.records import check_scored, numbered, read_space
 from s3zoo.search.space_search import SpaceSearch
@@ -121,15 +120,8 @@ class FinishedRun:
 
     def again(self, budgets: tuple[str, ...]) -> SearchRun:
         """The config that searches the same supernet under other budgets."""
-        for text in budgets:
-            Budget.parse(text)
         search = dataclasses.replace(self.config.arch_search, budgets=budgets or self.config.arch_search.budgets)
         return dataclasses.replace(
-            self.config,
-            name=f"{self.config.name}_again",
-            space=self.space,
-            hierarchy="none",
-            supernet_weights=str(self.folder),
-            space_search=SpaceSearch(method="none"),
-            arch_search=search,
-        )
+            self.config, name=f"{self.config.name}_again", space=self.space, hierarchy="none",
+            supernet_weights=str(self.folder), space_search=SpaceSearch(method="none"), arch_search=search,
+        )  # fmt: skip

@@ -40,6 +40,7 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,6 +48,7 @@ import numpy as np
 from s3zoo.arch import Arch
 
 RELATIVES = 100  # references, the best ones, among whom relatives of a candidate are looked for
+GROWTH = 1.2  # of the sample, from one decision to the next
 
 # Which images (columns, by index) each architecture (rows) classifies rightly
 Correct = Callable[[Sequence[Arch], np.ndarray], np.ndarray]
@@ -60,6 +62,7 @@ class Score(NamedTuple):
     images: int  # that were seen for it
 
 
+@dataclass(eq=False)
 class Race:
     """Scores generations of candidates; `forwards` counts images x networks.
 
@@ -70,34 +73,22 @@ class Race:
     differ in the last bit between machines.
     """
 
-    def __init__(
-        self,
-        total_images: int,
-        correct: Correct,
-        *,
-        seed: int = 0,
-        keep: int = 10,
-        tolerance: float = 0.03,
-        first: int | None = None,
-        growth: float = 1.2,
-        pilots: int = 5,
-        identity: Callable[[Arch], Hashable] = lambda arch: arch,
-        agreed: Callable[[Any], Any] = lambda value: value,
-    ) -> None:
-        first = max(64, total_images // 40) if first is None else first
-        assert min(total_images, keep, first) >= 1 and pilots >= 2 and growth > 1 and tolerance >= 0
-        self.total = total_images
-        self.correct = correct
-        self.keep = keep
-        self.tolerance = tolerance
-        self.first = first
-        self.growth = growth
-        self.pilots = pilots
-        self.identity = identity
-        self.agreed = agreed
+    total_images: int
+    correct: Correct
+    _: KW_ONLY
+    seed: int = 0
+    keep: int = 10
+    tolerance: float = 0.03
+    first: int = 0  # images of the first sample; 0: 1 of 40, but at least 64
+    pilots: int = 5  # networks scored in full before images can be predicted
+    identity: Callable[[Arch], Hashable] = lambda arch: arch
+    agreed: Callable[[Any], Any] = lambda value: value
+
+    def __post_init__(self) -> None:
+        assert min(self.total_images, self.keep) >= 1 and self.pilots >= 2
         self.forwards = 0
         self.known: dict[Hashable, float] = {}
-        self._uniform = 1 - np.random.default_rng(seed).random(total_images)  # in (0, 1]
+        self._uniform = 1 - np.random.default_rng(self.seed).random(self.total_images)  # in (0, 1]
         self._references: dict[Hashable, np.ndarray] = {}  # which images each network that saw all of them got right
 
     def __call__(self, archs: Sequence[Arch], incumbents: Sequence[float] = ()) -> list[Score]:
@@ -120,7 +111,7 @@ class Race:
     def _full(self, racers: dict[Hashable, Arch]) -> dict[Hashable, Score]:
         if not racers:
             return {}
-        right = self._ask(list(racers.values()), np.arange(self.total))
+        right = self._ask(list(racers.values()), np.arange(self.total_images))
         return {identity: self._finish(identity, row) for identity, row in zip(racers, right, strict=True)}
 
     def _ask(self, archs: Sequence[Arch], images: np.ndarray) -> np.ndarray:
@@ -132,7 +123,7 @@ class Race:
     def _finish(self, identity: Hashable, right: np.ndarray) -> Score:
         self._references[identity] = right
         self.known[identity] = 100 * float(right.mean())
-        return Score(self.known[identity], True, self.total)
+        return Score(self.known[identity], True, self.total_images)
 
     # The race
 
@@ -145,7 +136,7 @@ class Race:
         for seen in self._stages():
             asked = sampling.order[right.shape[1] : seen]
             right = np.concatenate([right, self._ask([archs[i] for i in live], asked)], axis=1)
-            if seen == self.total:
+            if seen == self.total_images:
                 break
             estimate, variance = sampling.estimates(right)
             bound, holder = self._bound(exact, estimate)
@@ -158,22 +149,20 @@ class Race:
         back = np.argsort(sampling.order)
         scores = {names[i]: self._finish(names[i], row[back]) for i, row in zip(live, right, strict=True)}
         best = sorted([*exact, *(score.accuracy for score in scores.values())], reverse=True)[: self.keep]
-        ceiling = best[-1] - 100 / self.total if best else 100.0  # one image below the worst parent
+        ceiling = best[-1] - 100 / self.total_images if best else 100.0  # one image below the worst parent
         return scores | {names[i]: Score(min(e, ceiling), False, seen) for i, (e, seen) in dropped.items()}
 
     def _stages(self) -> list[int]:
         """Sizes of the sample: a geometric sequence that ends in all images without a short last step."""
-        sizes, size = [], float(self.first)
-        while size * math.sqrt(self.growth) < self.total:
+        sizes, size = [], float(self.first or max(64, self.total_images // 40))
+        while size * math.sqrt(GROWTH) < self.total_images:
             sizes.append(int(size))
-            size *= self.growth
-        return [*sizes, self.total]
+            size *= GROWTH
+        return [*sizes, self.total_images]
 
     def _bound(self, exact: list[float], estimate: np.ndarray) -> tuple[float, int | None]:
         """The accuracy of the worst of the `keep` best, and which racer has it (None: it is an exact one)."""
-        ranked = sorted(
-            [(-score, -1) for score in exact] + [(-float(score), i) for i, score in enumerate(estimate)],
-        )
+        ranked = sorted([(-score, -1) for score in exact] + [(-float(score), i) for i, score in enumerate(estimate)])
         if len(ranked) < self.keep:
             return -math.inf, None
         score, holder = ranked[self.keep - 1]
@@ -187,7 +176,7 @@ class Race:
 
     def remember(self, identity: Hashable, answers: str) -> None:
         """Take over a full score of an earlier race of the same images, in the order in which they were made."""
-        self._finish(identity, unpacked(answers, self.total))
+        self._finish(identity, unpacked(answers, self.total_images))
 
 
 def packed(right: np.ndarray) -> str:

@@ -34,7 +34,7 @@ ABOUT: Fields = {
 }  # fmt: skip
 WINNER: Fields = {**SCORED, "budget": str, "history": [{"size": COUNT}]}
 GENERATION: Fields = {"key": str, "accuracy": PERCENT, **COSTS}
-AUDITED: Fields = {"arch": dict, "inherited": PERCENT, "finetune?": PERCENT_IF_ANY, "retrain?": PERCENT_IF_ANY}
+AUDITED: Fields = {"arch": dict, "inherited": PERCENT, "finetune": PERCENT, "retrain": PERCENT}
 
 
 def check_scored(row: dict[str, Any]) -> None:

@@ -95,10 +95,6 @@ def prepare(run: SearchRun, folder: Path, ranks: Ranks, log: Log, stop: Stop, ch
     tower = _open_tower(run, ranks)
     data = _open_images(run, folder, tower, ranks, log, stop)
     data.check_splits(check_data)
-    # Where no budget is given, networks are held to the limit of the space search.
-    limit = Budget() if run.space_search.method == "none" else run.space_search.budget
-    budgets = tuple(map(Budget.parse, run.arch_search.budgets)) or (limit,)
-    priced: dict[str, Any] = run.priced
     identity = {"data": data.fingerprint} | ({} if tower is None else {"tower": tower_record(tower)})
     name = check_folder(folder, run, **identity)  # before minutes are spent on measuring
     if not run.supernet_weights:
@@ -107,20 +103,18 @@ def prepare(run: SearchRun, folder: Path, ranks: Ranks, log: Log, stop: Stop, ch
         check(run.final.train, data, ranks)
     if run.space_search.audit:
         check(run.audit_trains["finetune"], data, ranks)
-    latency = _open_latencies(run, folder, tower, budgets, ranks)
-    sizes, pricer = Pricer(**priced), Pricer(**priced, latency=latency)
-    course = Course(
-        folder, to_dict(run), data.train_size, log, write=ranks.first, run=name, macs=typical_macs(run)
-    )
+    latency = _open_latencies(run, folder, tower, ranks)
+    sizes, pricer = Pricer(**run.priced), Pricer(**run.priced, latency=latency)
+    course = Course(folder, to_dict(run), data.train_size, log, write=ranks.first, run=name, macs=typical_macs(run))
     pace = Pace(run, folder, course, data.train_size, ranks, log, name)
-    context = Context(run, folder, ranks, log, stop, data, tower, budgets, sizes, latency, pricer, name, course, pace)
+    context = Context(run, folder, ranks, log, stop, data, tower, sizes, latency, pricer, name, course, pace)
     if not (folder / "run.json").exists():
         check_beginning(context)
     measure_latencies(context, run.space)
     _check_feasible(context)
     claim_folder(folder, run, ranks, command=command("search", run), **identity)
     if run.space_search.method != "none" and not some_feasible(context, run.space):
-        listed = " or ".join(map(str, budgets))
+        listed = " or ".join(map(str, run.budgets))
         log.say(f"{run.space.name} has no network within {listed}: it must be left, or the search will fail")
     return context
 
@@ -143,33 +137,28 @@ def _open_images(run: SearchRun, folder: Path, tower: Any, ranks: Ranks, log: Lo
         return ImageData(
             run.data, run.seed, rank=ranks.rank, world=ranks.world, say=log.say, folder=folder, device=ranks.device
         )
-    place = Path(run.tower.cache_dir) if run.tower.cache_dir else folder / "features"
-    options: dict[str, Any] = {"cache": run.tower.cache, "folder": place, "log": log, "stop": stop}
-    options["run_folder"] = folder
     return FeatureData(
-        run.data, run.seed, tower, ranks, amp=mixed_precision(run.amp, ranks.device, run.amp_dtype), **options
-    )
+        run.data, run.seed, tower, ranks, amp=mixed_precision(run.amp, ranks.device, run.amp_dtype),
+        cache=run.tower.cache, folder=Path(run.tower.cache_dir or folder / "features"), run_folder=folder, log=log,
+        stop=stop,
+    )  # fmt: skip
 
 
-def _open_latencies(
-    run: SearchRun, folder: Path, tower: Any, budgets: tuple[Budget, ...], ranks: Ranks
-) -> LatencyTable | None:
+def _open_latencies(run: SearchRun, folder: Path, tower: Any, ranks: Ranks) -> LatencyTable | None:
     """If a budget limits latency: this run's table, or the one that the config names, or an empty one."""
-    if not any("latency" in budget.limits for budget in budgets):
+    if not any("latency" in budget.limits for budget in run.budgets):
         return None
     table, options, path = None, run.arch_search, folder / "latency.json"
     shape = run.shape | {"tower": "" if tower is None else run.tower.name}
     if ranks.first:
         asked: dict[str, Any] = {"batch_size": options.latency_batch, "runtime": options.latency_runtime}
-        here = asked | this_device(ranks.device, options.latency_threads)
+        threads = options.latency_threads
         if options.latency_table:
             table = LatencyTable.load(path if path.exists() else options.latency_table, **shape)
         elif path.exists():
-            table = LatencyTable.load(path, **shape, **here)
+            table = LatencyTable.load(path, **shape, **asked, **this_device(ranks.device, threads))
         else:
-            table = LatencyTable.empty(
-                run.space, **shape, **asked, device=ranks.device, threads=options.latency_threads
-            )
+            table = LatencyTable.empty(run.space, **shape, **asked, device=ranks.device, threads=threads)
     table = ranks.from_first(table)
     assert table is not None
     table.tower = tower
@@ -182,12 +171,12 @@ def _check_feasible(context: Context) -> None:
     if run.controls.designed:
         arch = run.controls.designed_arch(run.space)
         costs = (context.pricer if run.space.contains(arch) else context.sizes)(arch)
-        if broken := [str(budget) for budget in context.budgets if budget.excess(costs)]:
+        if broken := [str(budget) for budget in run.budgets if budget.excess(costs)]:
             sizes = f"{costs['params']:,.0f} parameters and {costs['macs']:,.0f} MACs"
             raise ValueError(f"controls.designed has {sizes}, which is not within {broken[0]}; make it smaller.")
     if moves.method == "none":  # the only space there will be
         first = glit_split(run.space) if run.hierarchy == "glit" else run.space
-        for budget in context.budgets:
+        for budget in run.budgets:
             check_feasible(first, budget, context.pricer, random.Random(run.seed))
     elif moves.method == "s3" and not s3.samples(run.space, 1, random.Random(0), within_limit(moves, context.sizes)):
         extent = "{:,.0f} to {:,.0f}".format(*extents(run.space, context.sizes)[moves.limit_metric])
@@ -219,11 +208,9 @@ def search_spaces(context: Context) -> tuple[list[Found], list[dict[str, Any]]]:
         show_space(context, space, index)
         if index == iterations:
             break
-        if config.search_each_space:
-            some = some_feasible(context, space)  # S3 may leave the budget and come back
-            visited[-1]["best"] = (
-                best_rows(context, search_architectures(context, supernets[-1], place)) if some else None
-            )
+        if config.search_each_space:  # S3 may leave the budget and come back
+            some = search_architectures(context, supernets[-1], place) if some_feasible(context, space) else None
+            visited[-1]["best"] = some and best_rows(context, some)
         if index < len(decisions.rows):
             decision = Decision.from_dict(decisions.rows[index]["decision"])
         else:
@@ -253,8 +240,8 @@ def first_space(context: Context) -> Space:
     space, tower = context.run.space, context.tower
     if tower is None:
         return space
-    blocks = float(len(tower.blocks))
-    dims = [dataclasses.replace(d, high=blocks) if d.gene == "depth" else d for d in space.dims]
+    high = float(len(tower.blocks))
+    dims = (dataclasses.replace(dim, high=high) if dim.gene == "depth" else dim for dim in space.dims)
     return dataclasses.replace(space, dims=tuple(dims))
 
 
@@ -267,30 +254,30 @@ def best_rows(context: Context, found: list[Found]) -> list[dict[str, Any]]:
 
 def conclude(context: Context, found: list[Found], visited: list[dict[str, Any]]) -> dict[str, Any]:
     """Open the test images, once for each winner and each control, and export the winners with what they give."""
-    run, tests, timed, rows = context.run, [], [], []
+    run, folder = context.run, context.folder
+    rows: list[dict[str, Any]] = []
     controls: list[dict[str, Any]] = []
     with context.course.phase("test images"):
-        for index, each in enumerate(found):
+        for index, (budget, (best, *_), beside) in enumerate(found):
             context.course.part(index, len(found))
-            best, path = each.networks[0], context.folder / f"test-{index}.json"
-            tests.append(count_correct(context, path, best.model, context.data.test_batches))
-            timed.append(measure_winner(context, index, best.arch))
-    for index, ((budget, (best, *_), beside), test, promise) in enumerate(zip(found, tests, timed, strict=True)):
-        folder = context.folder / ("model" if len(found) == 1 else f"model-{index}")
-        row = {"budget": str(budget), "test": test, **best.row(context), **promise}
-        rows.append(row)
-        latency = f", {told_latency(promise['latency_check'])}" if promise else ""
-        context.log.say(
-            f"{budget if budget.limits else 'winner'}: {test['top1']:.2f} % of {test['images']} test images"
-            f" ({test['low']:.2f} to {test['high']:.2f}), {row['params'] / 1e6:.3g}M parameters,"
-            f" {row['macs'] / 1e6:.4g}M MACs{latency}; in {folder}"
-        )
-        own = [_control_row(context, name, each, budget, index) for name, each in beside.items()]
-        controls += own
-        if own:
-            context.log.say(compared(row, own))
-        if context.ranks.first:
-            _export(context, folder, best, budget, test, visited, own, promise)
+            row = _tested(context, f"test-{index}", best, budget) | measure_winner(context, index, best.arch)
+            own = [
+                {"control": name, **_tested(context, f"test-{index}-{name}", network, budget)}
+                for name, network in beside.items()
+            ]
+            place, test = folder / ("model" if len(found) == 1 else f"model-{index}"), row["test"]
+            latency = f", {told_latency(row['latency_check'])}" if "latency_check" in row else ""
+            context.log.say(
+                f"{budget if budget.limits else 'winner'}: {test['top1']:.2f} % of {test['images']} test images"
+                f" ({test['low']:.2f} to {test['high']:.2f}), {row['params'] / 1e6:.3g}M parameters,"
+                f" {row['macs'] / 1e6:.4g}M MACs{latency}; in {place}"
+            )
+            if own:
+                context.log.say(compared(row, own))
+            if context.ranks.first:
+                _export(context, place, best, row, visited, own)
+            rows.append(row)
+            controls += own
     result = {"name": run.name, "seed": run.seed, "winners": rows, "spaces": visited}
     if controls:
         result["controls"] = controls
@@ -299,15 +286,15 @@ def conclude(context: Context, found: list[Found], visited: list[dict[str, Any]]
     context.ranks.wait()  # all have listed what they could not read
     result |= context.data.lost()
     if context.ranks.first:
-        write_json(context.folder / "result.json", result | {"run": context.name})
+        write_json(folder / "result.json", result | {"run": context.name})
     context.ranks.wait()
     return result
 
 
-def _control_row(context: Context, name: str, network: Finished, budget: Budget, index: int) -> dict[str, Any]:
-    path = context.folder / f"test-{index}-{name}.json"
-    test = count_correct(context, path, network.model, context.data.test_batches)
-    return {"control": name, "budget": str(budget), "test": test, **network.row(context)}
+def _tested(context: Context, name: str, network: Finished, budget: Budget) -> dict[str, Any]:
+    """A network as result.json tells of it; the count of its test images is kept under this name."""
+    test = count_correct(context, context.folder / f"{name}.json", network.model, context.data.test_batches)
+    return {"budget": str(budget), "test": test, **network.row(context)}
 
 
 def compared(winner: dict[str, Any], controls: list[dict[str, Any]]) -> str:
@@ -323,25 +310,25 @@ def compared(winner: dict[str, Any], controls: list[dict[str, Any]]) -> str:
 
 
 def _export(
-    context: Context, folder: Path, best: Finished, budget: Budget, test: dict[str, float],
-    visited: list[dict[str, Any]], controls: list[dict[str, Any]], promise: dict[str, Any],
+    context: Context, folder: Path, best: Finished, row: dict[str, Any], visited: list[dict[str, Any]],
+    controls: list[dict[str, Any]],
 ) -> None:  # fmt: skip
     """A folder that timm opens, with where the network comes from."""
     run, data = context.run, context.run.data
-    metrics = {"test": test}
+    metrics = {"test": row["test"]}
     if best.accuracy is not None:
         metrics["held-out"] = {"top1": best.accuracy, "images": context.data.search_size}
     record = provenance("search", run, context.folder, context.ranks, metrics=metrics)
-    record |= {"space": run.space.name, "budget": str(budget), "final": run.final.mode}
+    record |= {"space": run.space.name, "budget": row["budget"], "final": run.final.mode}
     if run.final.use_held_out:
         record["use_held_out"] = True
     if controls:
         kept = ("control", "model", "within_budget", "from_scratch", "test", "params", "macs", "latency")
-        record["controls"] = [{key: row[key] for key in kept if key in row} for row in controls]
+        record["controls"] = [{key: each[key] for key in kept if key in each} for each in controls]
     if best.lost is not None:
         record["final"] = "inherit (finetuning lost)"
-    if promise:
-        record["latency"] = promise["latency_check"]
+    if "latency_check" in row:
+        record["latency"] = row["latency_check"]
     record["trajectory"] = _trajectory(context.folder, visited)
     record["cost"]["subnets_scored"] = _subnets_scored(context.folder)
     if run.supernet_weights:
@@ -367,5 +354,6 @@ def _trajectory(folder: Path, visited: list[dict[str, Any]]) -> list[dict[str, A
 
 def _subnets_scored(folder: Path) -> int:
     """Over all spaces, each architecture as often as a supernet scored it anew."""
-    files = [path for name in ("scores", "evaluated", "random") for path in folder.glob(f"space*/{name}.jsonl")]
+    names = ("scores", "evaluated", "random", "random_search")
+    files = [path for name in names for path in folder.glob(f"space*/{name}.jsonl")]
     return sum("arch" in row for path in files for row in Records(path, write=False).rows)

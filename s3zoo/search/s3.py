@@ -139,9 +139,7 @@ def _quality(errors: Sequence[float], config: SpaceSearch) -> dict[str, Any]:
     return et_error(errors, config.top, config.top_share) if errors else {"samples": 0}
 
 
-def _row(
-    dim: Dim, errors: Mapping[tuple[str, Value], list[float]], config: SpaceSearch, note: str
-) -> dict[str, Any]:  # fmt: skip
+def _row(dim: Dim, errors: Mapping[tuple[str, Value], list[float]], config: SpaceSearch, note: str) -> dict[str, Any]:
     """One dimension: E-T error per choice, the line through them and the shift in evolve steps."""
     choices: list[dict[str, Any]] = []
     for value in dim.choices:
@@ -164,7 +162,7 @@ def _row(
     mean_x, mean_y = (math.fsum(column) / len(points) for column in zip(*points, strict=True))
     slope = math.fsum((x - mean_x) * (y - mean_y) for x, y in points) / math.fsum((x - mean_x) ** 2 for x, _ in points)
     ratio = round(slope / config.tau, DIGITS)
-    error = _slope_error(dim, errors, choices, config)
+    error = _slope_error(dim, errors, choices)
     row |= {"slope": slope, "slope_error": error, "intercept": mean_y - slope * mean_x, "ratio": ratio}
     row["wanted"] = -math.floor(ratio if config.rounding == "floor" else ratio + 0.5)  # Eq. 8
     if is_noise(slope, error, config):
@@ -177,7 +175,7 @@ def _row(
 
 
 def _slope_error(
-    dim: Dim, errors: Mapping[tuple[str, Value], list[float]], choices: Sequence[Mapping[str, Any]], config: SpaceSearch
+    dim: Dim, errors: Mapping[tuple[str, Value], list[float]], choices: Sequence[Mapping[str, Any]]
 ) -> float | None:
     """The standard error of a slope: how much it differs when other networks with the same choices are sampled.
 

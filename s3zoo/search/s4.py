@@ -128,9 +128,7 @@ def decide(
     return Decision(after, chosen is not None, reason, record)
 
 
-def _row(
-    dim: Dim, measured: Sequence[tuple[Pair, float, float]], config: SpaceSearch, note: str
-) -> dict[str, Any]:  # fmt: skip
+def _row(dim: Dim, measured: Sequence[tuple[Pair, float, float]], config: SpaceSearch, note: str) -> dict[str, Any]:
     """One dimension: its step and its part of the gradient, the mean of accuracy difference / value difference."""
     span = dim.choices[-1] - dim.choices[0]
     step = span if config.step == "span" and span else dim.spacing
@@ -148,12 +146,9 @@ def _row(
 
 
 def _sizes(
-    space: Space,
-    steps: Mapping[str, float],
-    directions: np.ndarray,
-    config: SpaceSearch,
+    space: Space, steps: Mapping[str, float], directions: np.ndarray, config: SpaceSearch,
     price: Callable[[Arch], float],
-) -> np.ndarray:
+) -> np.ndarray:  # fmt: skip
     """The cost of the dearest network of every neighbour: all of its networks are below a limit if that one is.
 
     NaN where bounds are impossible or the space would break its size cap.

@@ -25,17 +25,8 @@ from s3zoo.search.budget import Budget
 from s3zoo.search.config import SearchRun
 from s3zoo.search.course import read_clock
 from s3zoo.search.evolution import pareto
-from s3zoo.search.forecast import planned
-from s3zoo.search.records import (
-    AUDITED,
-    GENERATION,
-    REMEDY,
-    WINNER,
-    check_scored,
-    numbered,
-    read_result,
-    read_space,
-)
+from s3zoo.search.forecast import Phase, planned
+from s3zoo.search.records import AUDITED, GENERATION, REMEDY, WINNER, check_scored, numbered, read_result, read_space
 from s3zoo.search.s3 import et_error
 from s3zoo.search.space_search import Decision, resampled
 from s3zoo.space import Dim, Space, Value
@@ -138,19 +129,13 @@ class Run:
         if self.result is not None:
             return self.result["winners"]
         for visit in reversed(self.visits):
-            found = [search for search in visit.searches if search.winner is not None]
+            found = [
+                {"budget": search.budget, "inherited": best.accuracy, **best.costs, "arch": best.arch.to_dict(),
+                 "accuracy": next((score for score in search.finished if score is not None), None)}
+                for search in visit.searches if (best := search.winner) is not None
+            ]  # fmt: skip
             if found:
-                return [
-                    {
-                        "budget": search.budget,
-                        "inherited": search.winner.accuracy,
-                        "accuracy": next((score for score in search.finished if score is not None), None),
-                        **search.winner.costs,
-                        "arch": search.winner.arch.to_dict(),
-                    }
-                    for search in found
-                    if search.winner is not None
-                ]
+                return found
         return []
 
 
@@ -275,40 +260,41 @@ def _audit(path: Path) -> list[dict[str, Any]]:
 
 def phases(run: Run) -> list[tuple[str, float]]:
     """The phases of the run and the share of each that is done, by what its files hold."""
-    config, visits = run.config, run.visits
+    visits = run.visits
     over = run.result is not None or any(not decision.moved for decision in run.decisions)
     last = max((visit.index for visit in visits if visit.searches), default=None) if run.result else None
-    names = [phase.name for phase in planned(config, last=last, visited=len(visits) if over else 0)]
-    return [(name, 1.0 if run.result is not None else _share(run, name)) for name in names]
+    every = planned(run.config, last=last, visited=len(visits) if over else 0)
+    shares = [1.0 if run.result is not None else _share(run, phase) for phase in every]
+    begun = max((i for i, share in enumerate(shares) if share), default=0)
+    begun = len(every) - 1 if run.tests else begun  # what comes before is over
+    return [(phase.name, 1.0 if i < begun else shares[i]) for i, phase in enumerate(every)]
 
 
-def _share(run: Run, name: str) -> float:
-    config = run.config
-    moves, search, final = config["space_search"], config["arch_search"], config["final"]
-    place, _, what = name.partition(": ")
+def _share(run: Run, phase: Phase) -> float:
+    config, held_out = run.config, run.config["data"]["holdout"]
+    budgets, (place, _, what) = max(1, len(config["arch_search"]["budgets"])), phase.name.partition(": ")
+    if not what:
+        return sum(test["whole"] for test in run.tests) / budgets
     visit = next((visit for visit in run.visits if f"space{visit.index}" == place), None)
-    if what and visit is None:
+    if visit is None or what == "controls":  # whose files do not say how far they are
         return 0.0
-    if visit is None:  # the test images
-        return sum(test["whole"] for test in run.tests) / max(1, len(search["budgets"]))
-    budgets = max(1, len(search["budgets"]))
+    done: float
     if what == "supernet":
-        return _ratio(len(visit.epochs), config["supernet"]["epochs"])
-    if what == "random networks":
-        return _ratio(len(visit.random), moves["random_samples"])
-    if what == "scores":
-        return 1.0 if visit.index < len(run.decisions) else min(0.99, _ratio(len(visit.scores), moves["samples"]))
-    if what == "search":
-        done = sum(1 if s.winner else len(s.generations) / search["generations"] for s in visit.searches)
-        return _ratio(done, budgets)
-    if what == "controls":
-        return 1.0 if run.result is not None or run.tests else 0.0
-    if what == "finish":
-        return _ratio(sum(score is not None for s in visit.searches for score in s.finished), budgets * final["top"])
-    return _ratio(len(visit.audit), moves["audit"])
-
-
-def _ratio(done: float, total: float) -> float:
+        done, total = len(visit.epochs), config["supernet"]["epochs"]
+    elif what == "random networks":
+        done, total = len(visit.random) * held_out, phase.images
+    elif what == "scores":
+        if visit.index < len(run.decisions):
+            return 1.0
+        done, total = min(len(visit.scores) * held_out, 0.99 * phase.images), phase.images
+    elif what == "search":
+        length = config["arch_search"]["generations"]
+        done, total = sum(1 if s.winner else len(s.generations) / length for s in visit.searches), budgets
+    elif what == "finish":
+        done = sum(score is not None for search in visit.searches for score in search.finished)
+        total = budgets * config["final"]["top"]
+    else:
+        done, total = len(visit.audit), config["space_search"]["audit"]
     return min(1.0, done / total) if total else 1.0
 
 
@@ -358,18 +344,12 @@ def sample_of(run: Run, visit: Visit) -> tuple[list[Network], str]:
 
 def chosen(arch: Arch, dim: Dim, space: Space) -> Value | None:
     """Which choice of a dimension a network has; None if its blocks differ in it, or it has another value."""
-    stage = dim.stages[0]
-    blocks = [block for j, block in enumerate(arch.stages[stage].blocks) if dim.covers(j)]
-    if dim.gene == "depth":
-        read = {arch.stages[stage].depth}
-    elif dim.gene == "embed_dim":
-        read = {arch.stages[stage].embed_dim}
+    number, stage = dim.stages[0], arch.stages[dim.stages[0]]
+    if dim.gene in ("depth", "embed_dim"):
+        read = {getattr(stage, dim.gene)}
     else:
-        read = {getattr(block, dim.gene) for block in blocks}
-    if len(read) != 1:
-        return None
-    (value,) = read
-    return next((choice for choice in dim.choices if space.at(dim, stage, choice) == value), None)
+        read = {getattr(block, dim.gene) for j, block in enumerate(stage.blocks) if dim.covers(j)}
+    return next((choice for choice in dim.choices if {space.at(dim, number, choice)} == read), None)
 
 
 def by_choice(networks: Sequence[Network], dim: Dim, space: Space) -> dict[Value, list[float]]:
@@ -406,16 +386,15 @@ def random_search(visit: Visit, search: Search, top: int) -> list[list[Network]]
     """
     if search.random:
         known = {network.key: network for network in visit.networks}
-        return [[known[row["key"]] for row in rows[:top] if row["key"] in known] for rows in search.random]
+        found = ([known[row["key"]] for row in rows[:top] if row["key"] in known] for rows in search.random)
+        return list(itertools.takewhile(bool, found))
     budget = Budget.parse(search.budget) if search.budget else Budget()
     within = [network for network in visit.random if budget.allows(network.costs)]
-    found, done = [], 0
-    for size in search.sizes:
-        if done >= len(within):
-            break
-        done = size
-        found.append(sorted(within[:size], key=lambda network: (-network.accuracy, network.key))[:top])
-    return found
+    firsts = [0, *search.sizes]  # networks before each generation
+    return [
+        sorted(within[:size], key=lambda network: (-network.accuracy, network.key))[:top]
+        for before, size in itertools.pairwise(firsts) if before < len(within)
+    ]  # fmt: skip
 
 
 # Costs
@@ -453,18 +432,15 @@ def _add(found: dict[str, int], name: str, count: int) -> None:
 
 def saving(run: Run) -> list[dict[str, Any]]:
     """What racing saved in each space: images that networks saw, and would have seen if each had seen all."""
-    held_out = run.config["data"]["holdout"]
-    return [
-        {
-            "space": visit.index,
-            "networks": len({network.arch for network in visit.evaluated}),
-            "full": len({network.arch for network in visit.evaluated if network.full}),
-            "images": visit.forwards,
-            "without": len({network.arch for network in visit.evaluated}) * held_out,
-        }
-        for visit in run.visits
-        if visit.forwards is not None
-    ]
+    rows = []
+    for visit in (visit for visit in run.visits if visit.forwards is not None):
+        count = len({network.arch for network in visit.evaluated})
+        full = len({network.arch for network in visit.evaluated if network.full})
+        without = count * run.config["data"]["holdout"]
+        rows.append(
+            {"space": visit.index, "networks": count, "full": full, "images": visit.forwards, "without": without}
+        )
+    return rows
 
 
 # Several runs

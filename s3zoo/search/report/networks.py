@@ -9,27 +9,9 @@ from s3zoo import drawing
 from s3zoo.arch import Arch
 from s3zoo.drawing import colour, quantity, tag
 from s3zoo.picture import picture
-from s3zoo.search.report import data
+from s3zoo.search.report import data, looks
 from s3zoo.search.report.data import Group, Network, Run, Visit
-from s3zoo.search.report.looks import (
-    HIGH,
-    METRICS,
-    WIDE,
-    Drawn,
-    axes,
-    banded,
-    counts,
-    file_name,
-    handle,
-    legend,
-    line_look,
-    look,
-    mark_look,
-    method_name,
-    run_name,
-    says,
-    whole_numbers,
-)
+from s3zoo.search.report.looks import HIGH, METRICS, WIDE, Drawn
 from s3zoo.search.space_search import rank_correlation
 
 TOP = 50  # networks of a generation that are drawn (AutoFormer Fig. 6)
@@ -40,50 +22,47 @@ TOP = 50  # networks of a generation that are drawn (AutoFormer Fig. 6)
 
 def generations(groups: Sequence[Group]) -> Iterator[Drawn]:
     """Best so far and the best networks of every generation, with random search beside it (AutoFormer Fig. 6)."""
-    places: dict[tuple[int, int], str] = {}
-    for group in groups:
-        for run in group.runs:
-            for visit in run.visits:
-                places |= {(visit.index, number): search.budget for number, search in enumerate(visit.searches)}
+    visits = [visit for group in groups for run in group.runs for visit in run.visits]
+    places = {(visit.index, i): search.budget for visit in visits for i, search in enumerate(visit.searches)}
     alone = sum(len(group.runs) for group in groups) == 1
     for (index, number), budget in places.items():
         figure, ax = drawing.figure(WIDE, HIGH)
         handles = []
         for place, group in enumerate(groups):
-            found = [
-                (run, run.visits[index], run.visits[index].searches[number])
-                for run in group.runs
+            searches = [
+                run.visits[index].searches[number] for run in group.runs
                 if index < len(run.visits) and number < len(run.visits[index].searches)
-            ]
-            found = [each for each in found if each[2].generations and all(each[2].generations)]
-            if not found:
+            ]  # fmt: skip
+            searches = [search for search in searches if search.generations]
+            if not searches:
                 continue
-            curves = [[rows[0]["accuracy"] for rows in search.generations] for _, _, search in found]
-            spread = banded(ax, found[0][2].sizes, curves, **line_look(place), linewidth=2)
+            xs, curves = searches[0].sizes, [[rows[0]["accuracy"] for rows in s.generations] for s in searches]
+            spread = looks.banded(ax, xs, curves, **looks.line_look(place), linewidth=2)
             if not alone:
-                xs = found[0][2].sizes[: len(spread)]
                 ends = [f"{low:.2f} to {high:.2f}" if len(curves) > 1 else f"{low:.2f}" for low, _, high in spread]
-                points = ax.scatter(xs, [mean for _, mean, _ in spread], s=30, **mark_look(place))
+                points = ax.scatter(xs[: len(ends)], [mean for _, mean, _ in spread], s=30, **looks.mark_look(place))
                 tag(points, "point", [
-                    f"{group.label}\nbest of {size} networks: {end} %" for size, end in zip(xs, ends, strict=True)
+                    f"{group.label}\nbest of {size} networks: {end} %" for size, end in zip(xs, ends, strict=False)
                 ])  # fmt: skip
-            if alone:
-                ((run, visit, search),) = found
-                _dots(ax, search.sizes, search.generations, visit, place)
-            kind = {"random": "random search"}.get(method := found[0][0].config["arch_search"]["method"], method)
-            handles.append(handle(kind if alone else group.label, place))
-            if alone and (draws := data.random_search(visit, search, TOP)):
-                ax.plot(search.sizes[: len(draws)], [rows[0].accuracy for rows in draws], **line_look(1), linewidth=2)
+                handles.append(looks.handle(group.label, place))
+                continue
+            (run,), (search,) = group.runs, searches
+            visit, method = run.visits[index], run.config["arch_search"]["method"]
+            _dots(ax, xs, search.generations, visit, place)
+            handles.append(looks.handle("random search" if method == "random" else method, place))
+            if draws := data.random_search(visit, search, TOP):
+                bests = [drawn[0].accuracy for drawn in draws]
+                ax.plot(xs[: len(draws)], bests, **looks.line_look(1), linewidth=2)
                 rows = [[{"key": n.key, "accuracy": n.accuracy, "network": n} for n in drawn] for drawn in draws]
-                _dots(ax, search.sizes, rows, visit, 1)
-                handles.append(handle("random search", 1))
+                _dots(ax, xs, rows, visit, 1)
+                handles.append(looks.handle("random search", 1))
         if not handles:
             continue
         ax.margins(0.06)
-        counts(ax.xaxis)
+        looks.counts(ax.xaxis)
         ax.set(xlabel="networks scored", ylabel="accuracy on the held-out images (%)")
         ax.set_title(f"space{index}" + (f": {budget}" if budget else ""), size=12)
-        legend(figure, handles, 2 if alone else 1)
+        looks.legend(figure, handles, 2 if alone else 1)
         name = f"search-space{index}" + (f"-budget{number}" if number else "")
         yield Drawn(name, f"Best so far in space{index} {budget}", figure)
 
@@ -101,8 +80,8 @@ def _dots(ax: Any, sizes: Sequence[int], found: Sequence[Sequence[dict[str, Any]
                 continue
             seen.add(row["key"])
             new.append((size, row["accuracy"]))
-            texts.append(says(network, f"since generation {generation}"))
-    style = mark_look(number) | {"linewidths": 0}
+            texts.append(looks.says(network, f"since generation {generation}"))
+    style = looks.mark_look(number) | {"linewidths": 0}
     if old:
         ax.scatter(*zip(*old, strict=True), s=8, alpha=0.3, **style)
     if new:
@@ -124,30 +103,30 @@ def sizes(groups: Sequence[Group]) -> Iterator[Drawn]:
                 full = sorted((n for i, n in networks if i == index and n.full), key=lambda n: n.costs[metric])
                 if full:
                     xs, ys = [n.costs[metric] for n in full], [n.accuracy for n in full]
-                    points = ax.scatter(xs, ys, s=16, alpha=0.65, linewidths=0, **mark_look(index))
-                    tag(points, "point", [says(n, f"space{index}") for n in full])
-                    handles.append(handle(f"space{index}", index, linestyle=""))
+                    points = ax.scatter(xs, ys, s=16, alpha=0.65, linewidths=0, **looks.mark_look(index))
+                    tag(points, "point", [looks.says(n, f"space{index}") for n in full])
+                    handles.append(looks.handle(f"space{index}", index, linestyle=""))
             estimates = sorted((n for _, n in networks if not n.full), key=lambda n: n.costs[metric])
             if estimates:
                 hollow: dict[str, Any] = {"facecolors": "none", "edgecolors": colour("soft"), "linewidths": 0.8}
                 xs, ys = [n.costs[metric] for n in estimates], [n.accuracy for n in estimates]
                 points = ax.scatter(xs, ys, s=16, marker="o", **hollow)
-                tag(points, "point estimate", [says(n) for n in estimates])
-                handles.append(handle("racing's estimates", 6, linestyle="", marker="o", markerfacecolor="none"))
+                tag(points, "point estimate", [looks.says(n) for n in estimates])
+                handles.append(looks.handle("racing's estimates", 6, linestyle="", marker="o", markerfacecolor="none"))
             for run in group.runs:
                 _front(ax, run, metric)
-            handles.append(handle("Pareto front", 0, marker="", color=colour("ink"), linestyle="-"))
+            handles.append(looks.handle("Pareto front", 0, marker="", color=colour("ink"), linestyle="-"))
             if any(metric in winner for run in group.runs for winner in run.winners):
-                handles.append(handle("winner", 0, marker="*", color=colour("red"), linestyle="", markersize=11))
+                handles.append(looks.handle("winner", 0, marker="*", color=colour("red"), linestyle="", markersize=11))
             ax.margins(0.06)
             if metric != "latency":
-                counts(ax.xaxis)
+                looks.counts(ax.xaxis)
             ax.set(xlabel=METRICS[metric], ylabel="accuracy on the held-out images (%)")
             title = f"Accuracy against {METRICS[metric]}"
             ax.set_title(f"{group.label}" if len(groups) > 1 else title, size=12)
-            legend(figure, handles, 4)
+            looks.legend(figure, handles, 4)
             label = f"{title} of all scored networks of {group.label}, with the Pareto front and the winner"
-            yield Drawn(method_name(f"accuracy-{metric}", groups, group), label, figure)
+            yield Drawn(looks.method_name(f"accuracy-{metric}", groups, group), label, figure)
 
 
 def _front(ax: Any, run: Run, metric: str) -> None:
@@ -156,16 +135,16 @@ def _front(ax: Any, run: Run, metric: str) -> None:
     ax.step(xs, ys, where="post", color=colour("ink"), linewidth=1.2)
     if best:
         points = ax.scatter(xs, ys, s=22, facecolors="none", edgecolors=colour("ink"), linewidths=1)
-        tag(points, "front", [says(network, "on the Pareto front") for network in best])
+        tag(points, "front", [looks.says(network, "on the Pareto front") for network in best])
     for row in run.winners:
-        if metric not in row:
+        if metric not in row or row["inherited"] is None:
             continue
         network = Network(Arch.from_dict(row["arch"]), row["inherited"], {m: row[m] for m in METRICS if m in row})
         finished = [] if row.get("accuracy") is None else [f"as finished {row['accuracy']:.2f} % held-out"]
         test = [f"{row['test']['top1']:.2f} % of the test images"] if "test" in row else []
         (star,) = ax.plot(row[metric], row["inherited"], "*", color=colour("red"), markeredgecolor=colour("card"),
                           markersize=15, zorder=4)  # fmt: skip
-        tag(star, "winner", says(network, f"winner {row['budget']}".strip(), *finished, *test))
+        tag(star, "winner", looks.says(network, f"winner {row['budget']}".strip(), *finished, *test))
 
 
 # Weights
@@ -188,20 +167,21 @@ def supernets(groups: Sequence[Group]) -> Iterator[Drawn]:
                 if not curves:
                     continue
                 longest = range(1, 1 + max(map(len, curves)))
-                spread = banded(ax, longest, curves, **(look(index) | {"linestyle": style, "markersize": 4}))
+                style_of = looks.look(index) | {"linestyle": style, "markersize": 4}
+                spread = looks.banded(ax, longest, curves, **style_of)
                 unit, what = ("", "loss") if key == "loss" else (" %", f"{key} network")
                 ends = f"{spread[0][1]:.3g}{unit} after epoch 1, {spread[-1][1]:.3g}{unit} after epoch {len(spread)}"
                 tag(ax.lines[-1], "line", f"space{index}: {what}\n{ends}")
         for ax, title in ((loss, "training loss"), (accuracy, "held-out accuracy (%)")):
             ax.set_title(title, size=11)
             ax.set_xlabel("epoch")
-            whole_numbers(ax.xaxis)
-        handles = [handle(f"space{index}", index, linestyle="-") for index, _ in found]
-        handles += [handle(name, 6, marker="", linestyle=line) for name, line in lines.items()]
+            looks.whole_numbers(ax.xaxis)
+        handles = [looks.handle(f"space{index}", index, linestyle="-") for index, _ in found]
+        handles += [looks.handle(name, 6, marker="", linestyle=line) for name, line in lines.items()]
         if len(groups) > 1:
             figure.suptitle(group.label, size=12, weight="bold")
-        legend(figure, handles, 6)
-        name = method_name("supernet", groups, group)
+        looks.legend(figure, handles, 6)
+        name = looks.method_name("supernet", groups, group)
         yield Drawn(name, f"Loss and accuracies of the supernets of {group.label}", figure)
 
 
@@ -218,22 +198,22 @@ def audits(groups: Sequence[Group]) -> Iterator[Drawn]:
             modes = {"inherited": "inherited", "finetune": "finetuned", "retrain": "retrained"}
             for number, (mode, name) in enumerate(modes.items()):
                 own = [row[mode] for row in rows]
-                points = ax.scatter(range(1, len(rows) + 1), own, s=45, **mark_look(number))
+                points = ax.scatter(range(1, len(rows) + 1), own, s=45, **looks.mark_look(number))
                 tag(points, "point", [
                     f"{row['arch'].key}\n{name} {row[mode]:.2f} %\n{data.told(row['arch'])}" for row in rows
                 ])  # fmt: skip
                 tau = ""
                 if mode != "inherited" and len(rows) > 1:
                     tau = f" (τ {rank_correlation([row['inherited'] for row in rows], own):.2f})"
-                handles.append(handle(name + tau, number, linestyle=""))
+                handles.append(looks.handle(name + tau, number, linestyle=""))
             for place, row in enumerate(rows, 1):
                 known = [row[mode] for mode in modes]
                 ax.plot([place, place], [min(known), max(known)], color=colour("edge"), linewidth=1.5, zorder=0)
             ax.margins(0.1)
-            whole_numbers(ax.xaxis)
+            looks.whole_numbers(ax.xaxis)
             ax.set(xlabel="networks, by inherited accuracy", ylabel="held-out accuracy (%)")
-            legend(figure, handles)
-            name = run_name("audit", groups, group, run)
+            looks.legend(figure, handles)
+            name = looks.run_name("audit", groups, group, run)
             yield Drawn(name, f"Networks inherited, finetuned and retrained in {group.label}", figure)
 
 
@@ -247,7 +227,7 @@ def genomes(groups: Sequence[Group]) -> Iterator[Drawn]:
         for run in group.runs:
             for number, row in enumerate(run.winners):
                 arch = Arch.from_dict(row["arch"])
-                name = run_name("genome", groups, group, run)
+                name = looks.run_name("genome", groups, group, run)
                 what = f"Winner of {group.label}" + (f", {row['budget']}" if row["budget"] else "")
                 seed = f", seed {run.seed}" if name != "genome" else ""
                 name += f"-budget{number}" if number else ""
@@ -257,7 +237,7 @@ def genomes(groups: Sequence[Group]) -> Iterator[Drawn]:
                     if other not in seen:
                         seen.add(other)
                         label = f"{hand}, designed by hand"
-                        yield Drawn(f"genome-{file_name(hand)}", label, picture(other, (size, size)))
+                        yield Drawn(f"genome-{looks.file_name(hand)}", label, picture(other, (size, size)))
 
 
 def spent(groups: Sequence[Group]) -> Iterator[Drawn]:
@@ -271,7 +251,7 @@ def spent(groups: Sequence[Group]) -> Iterator[Drawn]:
         both: list[tuple[Any, str, str]] = [(counted, "images x networks", "blue"), (timed, "seconds", "amber")]
         both = [each for each in both if any(each[0])]
         figure, found_axes = drawing.figure(300 * len(both), 90 + 24 * len(names), 1, len(both))
-        for ax, (found, title, shade) in zip(first_of := axes(found_axes), both, strict=True):
+        for ax, (found, title, shade) in zip(first_of := looks.axes(found_axes), both, strict=True):
             for place, name in enumerate(names):
                 values = [each[name] for each in found if name in each]
                 if not values:
@@ -289,7 +269,8 @@ def spent(groups: Sequence[Group]) -> Iterator[Drawn]:
             ax.set_ylim(len(names) - 0.4, -0.6)
             ax.grid(False, axis="y")
             ax.margins(x=0.2)
-            counts(ax.xaxis)
+            looks.counts(ax.xaxis)
         if len(groups) > 1:
             figure.suptitle(group.label, size=12, weight="bold")
-        yield Drawn(method_name("spent", groups, group), f"Images and seconds spent per phase in {group.label}", figure)
+        name = looks.method_name("spent", groups, group)
+        yield Drawn(name, f"Images and seconds spent per phase in {group.label}", figure)

@@ -120,26 +120,19 @@ def percent(value: float | None) -> str:
 def winners(groups: Sequence[Group]) -> str:
     rows = []
     for group in groups:
-        tests: dict[str, list[float]] = {}  # by budget
+        tests: dict[str, list[float]] = {}  # of winners, by budget
         for run in group.runs:
-            for row in run.winners:
-                test = row.get("test")
-                tests.setdefault(row["budget"], []).extend([test["top1"]] if test else [])
-                interval = f" ({test['low']:.2f} to {test['high']:.2f})" if test else ""
+            for row in [*run.winners, *(run.result or {}).get("controls", [])]:
+                control, test = f", control: {told_control(row)}" if "control" in row else "", row.get("test")
+                if test and not control:
+                    tests.setdefault(row["budget"], []).append(test["top1"])
+                interval = f"{test['top1']:.2f} ({test['low']:.2f} to {test['high']:.2f})" if test else "–"
                 rows.append((
-                    f"{group.label}, seed {run.seed}", row["budget"] or "–", percent(row["inherited"]),
-                    percent(row.get("accuracy")), percent(test and test["top1"]) + interval, quantity(row["params"]),
-                    quantity(row["macs"]),
+                    f"{group.label}, seed {run.seed}{control}", row["budget"] or "–", percent(row["inherited"]),
+                    percent(row["accuracy"]), interval, quantity(row["params"]), quantity(row["macs"]),
                 ))  # fmt: skip
-            for row in (run.result or {}).get("controls", []):
-                rows.append((
-                    f"{group.label}, seed {run.seed}, control: {told_control(row)}", row["budget"] or "–",
-                    percent(row["inherited"]), percent(row["accuracy"]),
-                    f"{row['test']['top1']:.2f} ({row['test']['low']:.2f} to {row['test']['high']:.2f})",
-                    quantity(row["params"]), quantity(row["macs"]),
-                ))  # fmt: skip
-        for budget, known in tests.items() if len(group.runs) > 1 else ():
-            if len(known) > 1:
+        for budget, known in tests.items():
+            if len(known) > 1 and len(group.runs) > 1:
                 name = f"{group.label}, mean of {len(known)} seeds"
                 rows.append((name, budget or "–", "–", "–", mean_and_spread(known), "–", "–"))
     head = ("run", "budget", "inherited %", "finished %", "test %", "parameters", "MACs")
@@ -175,9 +168,8 @@ def savings(groups: Sequence[Group]) -> str:
         for group in groups for run in group.runs for index, winner in enumerate(run.winners) if "latency" in winner
         for check in (winner.get("latency_check"),)
     ]  # fmt: skip
-    return table(head, rows, "What racing saved") + table(
-        ("latency of the winner", "promised by the table (ms)", "measured (ms)", "where"), latencies, "Latency"
-    )
+    of_latency = ("latency of the winner", "promised by the table (ms)", "measured (ms)", "where")
+    return table(head, rows, "What racing saved") + table(of_latency, latencies, "Latency")
 
 
 def origins(groups: Sequence[Group]) -> str:

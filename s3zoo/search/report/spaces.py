@@ -9,53 +9,38 @@ import numpy as np
 
 from s3zoo import drawing
 from s3zoo.drawing import colour, quantity, tag
-from s3zoo.search.report import data
+from s3zoo.search.report import data, looks
 from s3zoo.search.report.data import Group, Run, Visit
-from s3zoo.search.report.looks import (
-    HIGH,
-    WIDE,
-    Drawn,
-    axes,
-    file_name,
-    handle,
-    legend,
-    line_look,
-    look,
-    mark_look,
-    method_name,
-    whole_numbers,
-)
+from s3zoo.search.report.looks import HIGH, WIDE, Drawn
 
 # How they move
 
 
 def moving(groups: Sequence[Group]) -> Iterator[Drawn]:
     """The choices of every dimension in every visited space, a figure per gene and a column per stage (S3 Fig. 2)."""
-    searched: dict[tuple[str, str], None] = {}  # gene, stage
-    for group in groups:
-        for run in group.runs:
-            for visit in run.visits:
-                searched |= {_split(dim.name): None for dim in visit.space.searched}
+    visits = [visit for group in groups for run in group.runs for visit in run.visits]
+    searched = dict.fromkeys(_split(dim.name) for visit in visits for dim in visit.space.searched)  # gene, stage
     for gene in dict.fromkeys(gene for gene, _ in searched):
         stages = sorted(stage for other, stage in searched if other == gene)
         figure, found = drawing.figure(max(300, 60 + 125 * len(stages)), 230, 1, len(stages))
-        columns = axes(found)
+        columns = looks.axes(found)
         for stage, ax in zip(stages, columns, strict=True):
             ax.set_title(stage or gene, size=11)
-            whole_numbers(ax.xaxis)
+            looks.whole_numbers(ax.xaxis)
             ax.set_xlabel("space")
             for number, group in enumerate(groups):
                 for place, run in enumerate(group.runs):
                     offset = 0.12 * (number - (len(groups) - 1) / 2) + 0.03 * place
-                    _trajectory(ax, run, gene, stage, look(number), offset, group.label if len(groups) > 1 else "")
+                    label = f"{group.label}, " if len(groups) > 1 else ""
+                    _trajectory(ax, run, gene, stage, looks.look(number), offset, label)
             ax.margins(0.15)
             values = {c for group in groups for run in group.runs for c in _choices(run, gene, stage)}
             if len(values) <= 8:
                 ax.set_yticks(sorted(values))
         columns[0].set_ylabel(gene)
         if len(groups) > 1:
-            legend(figure, [handle(group.label, number) for number, group in enumerate(groups)], 1)
-        yield Drawn(f"space-{file_name(gene)}", f"Choices of {gene} in every visited space", figure)
+            looks.legend(figure, [looks.handle(group.label, number) for number, group in enumerate(groups)], 1)
+        yield Drawn(f"space-{looks.file_name(gene)}", f"Choices of {gene} in every visited space", figure)
 
 
 def _split(name: str) -> tuple[str, str]:
@@ -80,7 +65,7 @@ def _trajectory(ax: Any, run: Run, gene: str, stage: str, style: dict[str, Any],
         thick: dict[str, Any] = {"linestyle": "-", "markersize": 6, "linewidth": 3, "alpha": 0.9}
         (mark,) = ax.plot([x] * len(dim.choices), dim.choices, **(style | thick))
         tag(mark, "point", "\n".join(filter(None, [
-            f"{label + ', ' if label else ''}space{visit.index}, {name}", ", ".join(f"{c:g}" for c in dim.choices),
+            f"{label}space{visit.index}, {name}", ", ".join(f"{c:g}" for c in dim.choices),
             _why(run, visit, name),
         ])))  # fmt: skip
     for low_or_high in (1, 2):
@@ -153,7 +138,7 @@ def coherence(groups: Sequence[Group]) -> Iterator[Drawn]:
             offset = index + 0.1 * number
             if best:
                 points = ax.scatter([offset] * len(best), [move["cosine"] for move in best], s=40, facecolors="none",
-                                    edgecolors=look(number)["color"])  # fmt: skip
+                                    edgecolors=looks.look(number)["color"])  # fmt: skip
                 tag(points, "point", [
                     f"{group.label}, space{index}: cosine {move['cosine']:.3f}\nlargest network "
                     f"{quantity(move['largest'])}\n"
@@ -161,12 +146,12 @@ def coherence(groups: Sequence[Group]) -> Iterator[Drawn]:
                     for move in best
                 ])  # fmt: skip
             if record["cosine"] is not None:
-                (mark,) = ax.plot(offset, record["cosine"], **(look(number) | {"linestyle": ""}), markersize=9)
+                (mark,) = ax.plot(offset, record["cosine"], **(looks.look(number) | {"linestyle": ""}), markersize=9)
                 tag(mark, "point", f"{group.label}, space{index}: taken, cosine {record['cosine']:.3f}")
             ax.annotate(f"{record['legal']} of {record['neighbours']}\nlegal", (offset, 1.04), ha="center", size=9,
                         color=colour("soft"))  # fmt: skip
     ax.margins(x=0.2)
-    whole_numbers(ax.xaxis)
+    looks.whole_numbers(ax.xaxis)
     ax.set(ylim=(-1.05, 1.3), xlabel="space that is left", ylabel="cosine to the gradient")
     yield Drawn("coherence", "Cosine of the best legal moves to the gradient, and the number of legal moves", figure)
 
@@ -202,17 +187,17 @@ def distributions(groups: Sequence[Group]) -> Iterator[Drawn]:
                 rows = np.stack([data.edf_at(errors, xs) for errors in seeds])
                 below, middle, above = rows.min(0), rows.mean(0), rows.max(0)
                 count = sum(map(len, seeds))
-            ax.fill_between(xs, below, above, step="post", color=look(index)["color"], alpha=0.15, linewidth=0)
-            (line,) = ax.step(xs, middle, where="post", **line_look(index), linewidth=2)
+            ax.fill_between(xs, below, above, step="post", color=looks.look(index)["color"], alpha=0.15, linewidth=0)
+            (line,) = ax.step(xs, middle, where="post", **looks.line_look(index), linewidth=2)
             how = next(how for run in group.runs if (how := _sampled(run, index)[1]))
             half = float(xs[np.searchsorted(middle, 0.5)]) if middle[-1] >= 0.5 else float(xs[-1])
             tag(line, "line", f"space{index}: {count} networks ({how})\nhalf of them have an error up to {half:.2f} %")
-            handles.append(handle(f"space{index} ({count} networks)", index, marker=""))
+            handles.append(looks.handle(f"space{index} ({count} networks)", index, marker=""))
         ax.set(xlim=(low, high if high > low else low + 1), ylim=(0, 1.02))
         ax.set(xlabel="error on the held-out images (%)", ylabel="share of networks")
         ax.set_title(group.label if len(groups) > 1 else "Error distribution of the spaces", size=12)
-        legend(figure, handles)
-        name = method_name("errors", groups, group)
+        looks.legend(figure, handles)
+        name = looks.method_name("errors", groups, group)
         yield Drawn(name, f"Error distribution of each visited space of {group.label}", figure)
 
 
@@ -236,14 +221,14 @@ def choices(groups: Sequence[Group]) -> Iterator[Drawn]:
         for gene in dict.fromkeys(_split(name)[0] for name in by_dim):
             own = {_split(name)[1] or gene: found for name, found in by_dim.items() if _split(name)[0] == gene}
             figure, found = drawing.figure(max(360, 60 + 125 * (len(own) + 1)), 260, 1, len(own) + 1)
-            *columns, last = axes(found)
+            *columns, last = looks.axes(found)
             every = [error for found in own.values() for errors in found.values() for error in errors]
-            shown = dict.fromkeys(sorted({choice for found in own.values() for choice in found}))
+            shown = sorted({choice for found in own.values() for choice in found})
             order = {choice: number for number, choice in enumerate(shown)}
             for ax, (stage, errors) in zip(columns, own.items(), strict=True):
                 for choice, some in errors.items():
                     xs, ys = data.edf(some)
-                    (line,) = ax.step(xs, ys, where="post", **line_look(order[choice]))
+                    (line,) = ax.step(xs, ys, where="post", **looks.line_look(order[choice]))
                     tag(line, "line", f"{stage}, {gene} {choice:g}\n{len(some)} networks, mean error"
                         f" {np.mean(some):.2f} %")  # fmt: skip
                 ax.set_xlim(min(every), max(every) if max(every) > min(every) else min(every) + 1)
@@ -254,8 +239,8 @@ def choices(groups: Sequence[Group]) -> Iterator[Drawn]:
             for number, (stage, errors) in enumerate(own.items()):
                 tier = data.tiers(errors, run.config)
                 values, tops = list(tier), [each["top"] for each in tier.values()]
-                last.plot(values, tops, **line_look(number))
-                points = last.scatter(values, tops, s=30, **mark_look(number))
+                last.plot(values, tops, **looks.line_look(number))
+                points = last.scatter(values, tops, s=30, **looks.mark_look(number))
                 tag(points, "point", [
                     f"{stage}, {gene} {choice:g}\ntop-tier error {each['top']:.2f} % (best {each['top_count']}),"
                     f" mean {each['mean']:.2f} %" for choice, each in tier.items()
@@ -264,8 +249,9 @@ def choices(groups: Sequence[Group]) -> Iterator[Drawn]:
             last.set_title("top tier (%)", size=10)
             last.set_xlabel(gene, size=10)
             last.margins(x=0.3)
-            legend(figure, [handle(f"{choice:g}", number, marker="") for choice, number in order.items()], 8)
+            handles = [looks.handle(f"{choice:g}", number, marker="") for choice, number in order.items()]
+            looks.legend(figure, handles, 8)
             for number, (stage, end) in enumerate(zip(own, ends, strict=True) if len(own) > 1 else ()):
-                drawing.label(last, [end], [stage.removeprefix("stage")], size=8, color=look(number)["color"])
-            name = method_name(f"choices-{file_name(gene)}", groups, group)
+                drawing.label(last, [end], [stage.removeprefix("stage")], size=8, color=looks.look(number)["color"])
+            name = looks.method_name(f"choices-{looks.file_name(gene)}", groups, group)
             yield Drawn(name, f"Error distribution by {gene} in space{visit.index} of {group.label}", figure)
