@@ -141,7 +141,7 @@ class ZooModel(nn.Module):
 
 
 def init_linear(layer: nn.Linear) -> None:
-    trunc_normal_(layer.weight, std=0.02)
+    trunc_normal_(layer.weight)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
 
@@ -414,9 +414,9 @@ class Plain(Tokens):
     def init_weights(self, mode: str = "", needs_reset: bool = True) -> None:
         """Initialise as the official code; `needs_reset` also where modules have initialised themselves."""
         if not mode:  # there is no other
-            trunc_normal_(self.pos_embed, std=0.02)
+            trunc_normal_(self.pos_embed)
             if self.cls_token is not None:
-                trunc_normal_(self.cls_token, std=0.02)
+                trunc_normal_(self.cls_token)
         super().init_weights(mode, needs_reset)
 
     @torch.jit.ignore

@@ -216,6 +216,12 @@ def read_json_object(path: Path) -> dict[str, Any]:
     return content
 
 
+def config_beside(path: Path) -> dict[str, Any]:
+    """The config that lies beside a file of weights; empty if there is none."""
+    config = path.with_name(CONFIG)
+    return read_json_object(config) if config.is_file() else {}
+
+
 def section(config: Mapping[str, Any], where: str, measured: Fields = _MEASURED) -> dict[str, Any]:
     """What s3zoo says about a folder in its config: the field "s3zoo", checked."""
     ours = config.get("s3zoo")
