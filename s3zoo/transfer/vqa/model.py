@@ -99,20 +99,23 @@ class Words:
 
     def unknown(self, question: str) -> list[str]:
         """The words of a question that the vocabulary has no pieces for."""
-        backend = self._tokenizer.backend_tokenizer
-        text = backend.normalizer.normalize_str(question)
-        words = [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)]
-        return [word for word in words if "[UNK]" in self._tokenizer.tokenize(word)]
+        return [word for word in _words(self._tokenizer, question) if "[UNK]" in self._tokenizer.tokenize(word)]
 
     @classmethod
     def of(cls, questions: Iterable[str]) -> Words:
         """Whole words of these questions, the frequent ones first; a WordPiece vocabulary without pieces."""
-        backend = BertTokenizer(do_lower_case=True).backend_tokenizer
+        tokenizer = BertTokenizer(do_lower_case=True)
         counts: Counter[str] = Counter()
         for text, times in Counter(questions).items():
-            words = backend.pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(text))
-            counts.update({word: times * n for word, n in Counter(word for word, _ in words).items()})
+            counts.update({word: times * n for word, n in Counter(_words(tokenizer, text)).items()})
         return cls([*SPECIAL, *sorted(counts, key=lambda word: (-counts[word], word))])
+
+
+def _words(tokenizer: BertTokenizer, text: str) -> list[str]:
+    """What a tokenizer takes apart into pieces."""
+    backend = tokenizer.backend_tokenizer
+    text = backend.normalizer.normalize_str(text)
+    return [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)]
 
 
 # BERT
@@ -181,7 +184,7 @@ def _check_bert(folder: Path) -> dict[str, Any]:
         typed(value, _BERT[key], f"{str(folder / CONFIG)!r}: {key}")
     check_safetensors(folder / WEIGHTS)
     words = read_bytes(folder / WORDS, CONFIG_BYTES).decode(errors="replace").split("\n")
-    if lost := sorted({"[PAD]", "[UNK]", "[CLS]", "[SEP]"} - set(words)):
+    if lost := [token for token in SPECIAL[:4] if token not in words]:
         raise ValueError(f"{str(folder / WORDS)!r} has no word {lost[0]}, which every BERT has; get it again.")
     return known
 
@@ -382,9 +385,9 @@ def load(folder: Path) -> tuple[VqaModel, Words, list[str], dict[str, Any]]:
     """Model in evaluation mode, words, answers and config of a folder that `save` wrote; it reaches nothing else."""
     folder = model_folder(folder) or folder
     content = KIND.read(folder)
-    vocabulary = _text(folder / WORDS).split("\n")[:-1]
     answers = read_json(folder / ANSWERS)
     try:
+        vocabulary = read_bytes(folder / WORDS, CONFIG_BYTES).decode().split("\n")[:-1]
         _check(content, answers, vocabulary)
     except ValueError as error:
         said = str(error).rstrip(".")
@@ -403,13 +406,6 @@ def load(folder: Path) -> tuple[VqaModel, Words, list[str], dict[str, Any]]:
     model = build()
     model.load_state_dict(weights)
     return model.eval(), words, answers, content
-
-
-def _text(path: Path) -> str:
-    try:
-        return read_bytes(path, CONFIG_BYTES).decode()
-    except UnicodeDecodeError:
-        raise ValueError(f"{str(path)!r} is no text; copy the folder again.") from None
 
 
 def _check(content: dict[str, Any], answers: Any, vocabulary: list[str]) -> None:
