@@ -160,7 +160,7 @@ class Ladder(Tokens):
         if isinstance(tower, str):
             tower = build_tower(tower, pretrained_tower, size, in_chans, **dd, sha256=tower_sha256)
         self._check_tower(tower, size)
-        self.reader = Reader(tower, in_chans, size)
+        self.reader = Reader(tower)
         self.embed_dim = self.num_features = self.head_hidden_size = self.reader.embed_dim
         depth, blocks = self.arch.depths[0], len(tower.blocks)  # type: ignore[arg-type]
         modules = [f"tower.blocks.{blocks - depth + i}" for i in range(depth)] + [f"blocks.{i}" for i in range(depth)]
@@ -246,7 +246,7 @@ class Ladder(Tokens):
         else:
             tower = copy.deepcopy(self.tower)  # others may read this one
             tower.set_input_size(img_size=size)
-        self.reader = Reader(tower, self.in_chans, size)
+        self.reader = Reader(tower)
 
     def tower_features(self, images: Tensor, depth: int | None = None) -> Tensor:
         """What decoders of up to `depth` layers (as many as this one has) read: (batch, depth, tokens, width)."""

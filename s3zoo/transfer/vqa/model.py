@@ -144,12 +144,8 @@ def load_bert(source: str, layers: int) -> tuple[BertModel, Words]:
     place = bert_folder(source)
     transformers.logging.set_verbosity_error()  # weights that are left out (pooler, later layers) are no news
     transformers.logging.disable_progress_bar()
-    files = (CONFIG, WORDS, WEIGHTS)
-    lost = [name for name in files if Path(place).is_dir() and not Path(place, name).is_file()]
-    if lost:
-        raise ValueError(f"model.bert is {source!r}, a folder without {lost[0]}; it needs {', '.join(files)}.")
     if Path(place).is_dir():
-        known = _check_bert(Path(place))
+        known = _check_bert(Path(place), source)
         config: Any = _fetched(source, lambda: BertConfig(**known))
     else:
         config = _fetched(source, lambda: transformers.AutoConfig.from_pretrained(place, trust_remote_code=False))
@@ -172,10 +168,13 @@ def load_bert(source: str, layers: int) -> tuple[BertModel, Words]:
     return bert, Words(sorted(ids, key=ids.__getitem__), bool(tokenizer.do_lower_case))
 
 
-def _check_bert(folder: Path) -> dict[str, Any]:
+def _check_bert(folder: Path, source: str) -> dict[str, Any]:
     """What of a folder's config makes its BERT; a damaged folder is refused before transformers says so in words of its
     own, or fills the memory.
     """
+    files = (CONFIG, WORDS, WEIGHTS)
+    if lost := [name for name in files if not (folder / name).is_file()]:
+        raise ValueError(f"model.bert is {source!r}, a folder without {lost[0]}; it needs {', '.join(files)}.")
     config = read_json_object(folder / CONFIG)
     if config.get("model_type") != "bert":
         raise ValueError(f"{str(folder)!r} is a {config.get('model_type')!r:.60} model, but model.bert must be a BERT.")
