@@ -188,9 +188,6 @@ class _Loader(Loader):
         self.sentence = sentence
         self.members = members
 
-    def create_module(self, spec: ModuleSpec) -> None:
-        return None
-
     def exec_module(self, module: types.ModuleType) -> None:
         for member in self.members:
             setattr(module, member.__name__, member)

@@ -354,8 +354,11 @@ def save(
     """Write weights, config, answers and words; `data` says how images and questions are prepared."""
     backbone: Any = model.backbone
     if isinstance(backbone, ZooModel):  # whatever name it was made by, its architecture makes it again
-        args = {"arch": backbone.arch.to_dict(), "img_size": [data["img_size"]] * 2}
+        size = getattr(backbone, "img_size", None) or backbone.patch_embed.img_size
+        args: dict[str, Any] = {"arch": backbone.arch.to_dict(), "img_size": list(size)}
         name = ENTRYPOINTS[backbone.arch.family]
+        if getattr(backbone, "dynamic_img_size", False):
+            args["dynamic_img_size"] = True
         args |= getattr(backbone, "model_args", dict)()
     else:
         name = backbone.pretrained_cfg["architecture"]
