@@ -48,7 +48,7 @@ _logger = logging.getLogger(__name__)
 
 BUNDLED = Path(__file__).resolve().parent.parent / "weights"  # folders that come with s3zoo
 
-IMAGENET = {
+IMAGENET: dict[str, Any] = {
     "num_classes": 1000,
     "input_size": (3, 224, 224),
     "interpolation": "bicubic",

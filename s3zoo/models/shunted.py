@@ -368,7 +368,12 @@ _CFG = IMAGENET | {
     "paper_ids": "arXiv:2111.15193",
 }
 default_cfgs = generate_default_cfgs(
-    {f"{name}.in1k": _CFG for name in ARCHS} | {"shunted.untrained": _CFG | {"license": "apache-2.0"}}
+    {
+        "shunted_tiny.in1k": _CFG,
+        "shunted_small.in1k": _CFG,
+        "shunted_base.in1k": _CFG,
+        "shunted.untrained": _CFG | {"license": "apache-2.0"},
+    }
 )
 for _name, _arch in ARCHS.items():
     register(Shunted, _name, f"Shunted-{_name[8].upper()} at 224 x 224.", ON_A_DRIVE, arch=_arch)

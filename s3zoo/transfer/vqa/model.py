@@ -354,7 +354,7 @@ def save(
     """Write weights, config, answers and words; `data` says how images and questions are prepared."""
     backbone: Any = model.backbone
     if isinstance(backbone, ZooModel):  # whatever name it was made by, its architecture makes it again
-        size = getattr(backbone, "img_size", None) or backbone.patch_embed.img_size
+        size: Any = getattr(backbone, "img_size", None) or backbone.patch_embed.img_size  # type: ignore[union-attr]
         args: dict[str, Any] = {"arch": backbone.arch.to_dict(), "img_size": list(size)}
         name = ENTRYPOINTS[backbone.arch.family]
         if getattr(backbone, "dynamic_img_size", False):
