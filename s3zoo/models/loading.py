@@ -10,8 +10,8 @@ import logging
 import math
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -78,50 +78,41 @@ def fit_weights(
 
     Only what timm adapts after this may differ: the channels of images, and the classifier if classes differ.
     """
-    head = model.classifier + "."
+    head, conv = model.classifier + ".", model.first_conv + ".weight"
     new_head = model.num_classes != (getattr(model, "pretrained_cfg", None) or {}).get("num_classes")
-    out, wrong = {}, []
-    for name, target in model.state_dict().items():
-        if name not in weights:
-            wrong += [] if new_head and name.startswith(head) else [f"{name!r} is missing"]
-            continue
-        value = weights[name]
-        try:
-            with warnings.catch_warnings():  # of timm's resizing about itself
+    shapes, out = {name: value.shape for name, value in model.state_dict().items()}, {}
+    for name, value in weights.items():
+        if name in shapes:
+            # A foreign shape is told below, and timm's resizing warns about itself.
+            with warnings.catch_warnings(), suppress(RuntimeError, IndexError):
                 warnings.simplefilter("ignore")
-                value = adapt(name, value, target.shape)
-        except (RuntimeError, IndexError):
-            pass  # a foreign shape: named below
-        channels = name == model.first_conv + ".weight" and value.ndim == 4 and value.shape[1] == 3 != model.in_chans
-        if value.shape != target.shape and not channels and not (new_head and name.startswith(head)):
-            wrong.append(f"{name!r} has shape {list(value.shape)} instead of {list(target.shape)}")
+                value = adapt(name, value, shapes[name])
         out[name] = value.contiguous()
-    unknown = [name for name in weights if name not in out]
-    out.update({name: weights[name] for name in unknown if new_head and name.startswith(head)})
-    wrong += [f"{name!r} is not part of the model" for name in unknown if name not in out]
-    if wrong:
+    free = {name for name in (*shapes, *out) if new_head and name.startswith(head)}
+    if conv in out and out[conv].ndim == 4 and out[conv].shape[1] == 3 != model.in_chans:
+        free.add(conv)
+    if wrong := differences(model, out, free):
         raise ValueError(
-            f"The checkpoint does not fit this {type(model).__name__} network: {_first(wrong)}; load weights of this "
-            "architecture."
+            f"The checkpoint does not fit this {type(model).__name__} network: {wrong}; load weights of this"
+            " architecture."
         )
     return out
 
 
-def _first(wrong: list[str]) -> str:
-    return wrong[0] + (f" (and {len(wrong) - 1} more such differences)" if len(wrong) > 1 else "")
-
-
-def differences(model: nn.Module, weights: Mapping[str, Tensor]) -> str:
-    """How weights differ from those of a model, which may be on the meta device; empty if they fit."""
-    ours = {name: value.shape for name, value in model.state_dict().items()}
-    wrong = [f"{name!r} is missing" for name in ours if name not in weights]
-    wrong += [f"{name!r} is not part of the model" for name in weights if name not in ours]
+def differences(model: nn.Module, weights: Mapping[str, Tensor], free: Collection[str] = ()) -> str:
+    """How weights differ from those of a model, which may be on the meta device, but for the `free` ones; empty if they
+    fit."""
+    ours = {name: value.shape for name, value in model.state_dict().items() if name not in free}
+    theirs = {name: value.shape for name, value in weights.items() if name not in free}
+    wrong = [f"{name!r} is missing" for name in ours if name not in theirs]
+    wrong += [f"{name!r} is not part of the model" for name in theirs if name not in ours]
     wrong += [
-        f"{name!r} has shape {list(value.shape)} instead of {list(ours[name])}"
-        for name, value in weights.items()
-        if name in ours and value.shape != ours[name]
+        f"{name!r} has shape {list(shape)} instead of {list(ours[name])}"
+        for name, shape in theirs.items()
+        if ours.get(name, shape) != shape
     ]
-    return _first(wrong) if wrong else ""
+    more = f" (and {len(wrong) - 1} more such differences)" if len(wrong) > 1 else ""
+    return wrong[0] + more if wrong else ""
 
 
 def load_weights(model: nn.Module, state_dict: Mapping[str, Tensor], source: str = "The checkpoint") -> None:
