@@ -25,28 +25,8 @@ from timm.models import PretrainedCfg
 from torch import Tensor
 
 from s3zoo.arch import Arch
-from s3zoo.checks import (
-    COST,
-    COUNT,
-    LATENCY,
-    PERCENT_IF_ANY,
-    TEST,
-    Fields,
-    Interpolation,
-    Range,
-    Text,
-    typed,
-)
-from s3zoo.files import (
-    CONFIG_BYTES,
-    parse_json,
-    read_bytes,
-    regular,
-    replacing_files,
-    settle,
-    sha256,
-    write_json,
-)
+from s3zoo.checks import COST, COUNT, LATENCY, PERCENT_IF_ANY, TEST, Fields, Interpolation, Range, Text, typed
+from s3zoo.files import CONFIG_BYTES, parse_json, read_bytes, regular, replacing_files, settle, sha256, write_json
 from s3zoo.versions import Migration, migrated
 
 WEIGHTS = "model.safetensors"

@@ -4,23 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from mutations import (
-    DIGITS,
-    EXTRA,
-    GONE,
-    KINDS,
-    LONG,
-    Add,
-    Both,
-    Copy,
-    Cut,
-    Detector,
-    Edit,
-    Make,
-    Put,
-    Rename,
-    Weights,
-)  # fmt: skip
+from mutations import DIGITS, EXTRA, GONE, KINDS, LONG, Add, Both, Copy, Cut, Detector, Edit, Make, Put, Rename, Weights
 from seeds import SEGMENTING, SETTINGS, TAUGHT, TIMED
 
 FINETUNE = f"--data data --out out {SETTINGS}"
