@@ -217,6 +217,16 @@ class Hierarchical(ZooModel):
         return f"stages.{stage}.blocks"
 
     @torch.jit.ignore
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        fine = [
+            (r"^stages\.(\d+)\.(?:downsample|patch_embed)", (0,)),
+            (r"^stages\.(\d+)\.blocks\.(\d+)", None),
+            (r"^stages\.(\d+)\.norm", (99999,)),  # with the last block
+            (r"^norm", (99999,)),
+        ]
+        return dict(stem=r"^(?:stages\.0\.)?patch_embed", blocks=r"^stages\.(\d+)" if coarse else fine)
+
+    @torch.jit.ignore
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         for module in self.modules():
             if isinstance(module, BlockSequence):
@@ -336,6 +346,11 @@ class Tokens(ZooModel):
         return "blocks"
 
     @torch.jit.ignore
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        stem = r"^(?:cls_token|pos_embed|patch_embed|query)"
+        return dict(stem=stem, blocks=[(r"^blocks\.(\d+)", None), (r"^norm", (99999,))])
+
+    @torch.jit.ignore
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         self.grad_checkpointing = enable
 
@@ -418,10 +433,6 @@ class Plain(Tokens):
             if self.cls_token is not None:
                 trunc_normal_(self.cls_token)
         super().init_weights(mode, needs_reset)
-
-    @torch.jit.ignore
-    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
-        return dict(stem=r"^cls_token|pos_embed|patch_embed", blocks=[(r"^blocks\.(\d+)", None), (r"^norm", (99999,))])
 
     @torch.jit.ignore
     def set_input_size(self, img_size: Size) -> None:

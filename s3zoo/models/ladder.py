@@ -284,9 +284,6 @@ class Ladder(Tokens):
             nn.init.zeros_(module.gate)
         return True
 
-    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
-        return dict(stem=r"^query", blocks=[(r"^blocks\.(\d+)", None), (r"^norm", (99999,))])
-
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
         super().reset_classifier(num_classes, global_pool)
         self.init_layer(self.head)

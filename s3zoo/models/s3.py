@@ -244,11 +244,6 @@ class S3(Hierarchical):
         return Block(arch.stages[stage].embed_dim, genes, index % 2 == 1, drop_path, device=device, dtype=dtype)
 
     @torch.jit.ignore
-    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
-        fine = [(r"^stages\.(\d+)\.downsample", (0,)), (r"^stages\.(\d+)\.blocks\.(\d+)", None), (r"^norm", (99999,))]
-        return dict(stem=r"^patch_embed", blocks=r"^stages\.(\d+)" if coarse else fine)
-
-    @torch.jit.ignore
     def set_input_size(self, img_size: Size | None = None, window_size: int | Sequence[int] | None = None) -> None:
         """Say which size the network is meant for; windows stay unless given, as one number or one per stage."""
         if img_size is not None:

@@ -300,15 +300,6 @@ class Shunted(Hierarchical):
             return True
         return super().init_layer(module)
 
-    @torch.jit.ignore
-    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
-        fine = [
-            (r"^stages\.(\d+)\.patch_embed", (0,)),
-            (r"^stages\.(\d+)\.blocks\.(\d+)", None),
-            (r"^stages\.(\d+)\.norm", (99999,)),  # with the last block
-        ]
-        return dict(stem=r"^stages\.0\.patch_embed", blocks=r"^stages\.(\d+)" if coarse else fine)
-
 
 def _normal_by_fan_out(weight: Tensor, fan_out: int) -> None:
     if not weight.is_meta:
