@@ -171,21 +171,6 @@ def test_no_tensor_of_tokens_times_tokens_times_width() -> None:
 
 
 @torch.no_grad()
-def test_other_input_sizes() -> None:
-    x = torch.randn(1, 3, 24, 48)
-    static, dynamic = small(32), small(32, dynamic_img_size=True)
-    assert torch.equal(static(torch.ones(1, 3, 32, 32)), dynamic(torch.ones(1, 3, 32, 32)))
-    before = static.pos_embed.clone()
-    static.set_input_size((24, 48))
-    expected = resample_abs_pos_embed(before, [6, 12], [8, 8])
-    assert torch.equal(static.pos_embed, expected) and static.pos_embed.shape == (1, 73, 24)
-    torch.testing.assert_close(static(x), dynamic(x), atol=1e-6, rtol=1e-5)
-    assert static.set_input_size((24, 48)) is None and torch.equal(static.pos_embed, expected)
-    static.set_input_size((48, 24))  # as many tokens, another grid
-    assert torch.equal(static.pos_embed, resample_abs_pos_embed(expected, [12, 6], [6, 12]))
-
-
-@torch.no_grad()
 def test_checkpoint_of_another_size() -> None:
     """The position embedding is resized, from the grid that the config names if that fits."""
     square, wide = small(32), small((16, 64))

@@ -13,9 +13,8 @@ import timm
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
-from s3zoo import artefact
+from s3zoo import artefact, cost
 from s3zoo.arch import Arch, GLiTBlock, Stage
 from s3zoo.families.glit import arch_from_codes
 from s3zoo.models import glit
@@ -166,29 +165,6 @@ def load(name: str, state: dict[str, Any], **kwargs: Any) -> Any:
     return timm.create_model(name, pretrained=True, pretrained_cfg_overlay=cfg, **kwargs).eval()
 
 
-def count(arch: Arch, *, gate: bool, tokens: int = 197, num_classes: int = 1000) -> tuple[int, int]:
-    """Parameters and multiply-adds at 224; the official counter leaves out the gate's half of the first convolution."""
-    D = arch.stages[0].embed_dim
-    params = 769 * D + D + tokens * D + 2 * D + num_classes * (D + 1)
-    macs = (tokens - 1) * 768 * D + num_classes * D
-    for b in arch.stages[0].blocks:
-        assert isinstance(b, GLiTBlock)
-        f = int(b.mlp_ratio * D)
-        params += 4 * D + 2 * D * f + f + D
-        macs += tokens * 2 * D * f
-        C_g = D * b.global_heads // b.num_heads
-        C_l = D - C_g
-        if C_g:
-            a = b.global_heads * b.head_dim
-            params += 3 * C_g * a + 3 * a + a * C_g + C_g
-            macs += tokens * 4 * C_g * a + 2 * tokens**2 * a
-        if C_l:
-            inner, K = int(C_l * b.expansion), b.kernel_size
-            params += 2 * C_l * inner + 2 * inner + inner * K + inner + 2 * inner + inner * C_l + C_l
-            macs += tokens * ((2 if gate else 1) * C_l * inner + inner * K + inner * C_l)
-    return params, macs
-
-
 # The published network
 
 
@@ -205,14 +181,10 @@ def test_tiny_is_the_released_genome() -> None:
 
 
 def test_tiny_macs() -> None:
-    params, official = count(tiny_arch(), gate=False)
-    assert params == 7_264_456 and round(official / 1e6, 1) == 1332.5
-    _, true = count(tiny_arch(), gate=True)
-    assert true - official == 197 * (192**2 * (2 + 4 + 4 + 4) + 3 * 128**2 * 4)  # 197 * sum of C_l^2 E
-    model = timm.create_model("glit_tiny", device="meta").eval()
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        model(torch.zeros(1, 3, 224, 224, device="meta"))
-    assert counter.get_total_flops() == 2 * true
+    """The official counter leaves out the gate's half of the first convolution: 197 times the sum of C_l^2 E."""
+    official = cost.macs_paper(tiny_arch())
+    assert cost.params(tiny_arch()) == 7_264_456 and round(official / 1e6, 1) == 1332.5
+    assert cost.macs(tiny_arch()) - official == 197 * (192**2 * (2 + 4 + 4 + 4) + 3 * 128**2 * 4)
 
 
 @pytest.mark.parametrize(
@@ -224,8 +196,7 @@ def test_small_and_base_meet_the_budget_of_the_paper(name: str, dim: int, heads:
     blocks = model.arch.stages[0].blocks
     assert model.embed_dim == dim and {b.num_heads for b in blocks} == {heads}
     assert [3 * b.global_heads // heads for b in blocks] == list(THIRDS)
-    params, macs = count(model.arch, gate=False)
-    assert params == sum(p.numel() for p in model.parameters())
+    params, macs = sum(p.numel() for p in model.parameters()), cost.macs_paper(model.arch)
     for value, printed in ((params / 1e6, millions), (macs / 1e9, giga)):
         assert f"{value:.1f}" == printed == str(math.floor(value * 10) / 10)  # rounded or truncated
 

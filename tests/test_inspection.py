@@ -49,15 +49,6 @@ def build(name: str) -> nn.Module:
     return model.eval()
 
 
-def images(model: Any, count: int = 2) -> Tensor:
-    size = model.patch_embed.img_size if hasattr(model.patch_embed, "img_size") else model.img_size
-    return torch.randn(count, 3, *size, generator=torch.Generator().manual_seed(1))
-
-
-def size_of(name: str, model: Any) -> tuple[int, int]:
-    return (TIMM[name][1]["img_size"],) * 2 if name in TIMM else (64, 64)
-
-
 # Distances and similarities by hand
 
 GRID = torch.tensor([[0.0, 0], [0, 1], [1, 0], [1, 1]])  # four tokens
@@ -129,7 +120,8 @@ def attentions(model: nn.Module, x: Tensor) -> tuple[Tensor, list[Layer], Tensor
 def test_the_network_computes_what_it_did_and_is_left_as_it_was(name: str) -> None:
     """The values are multiplied with what was captured, so the output says that it is the attention."""
     model = build(name)
-    x = torch.randn(2, 3, *size_of(name, model))
+    size = TIMM[name][1]["img_size"] if name in TIMM else 64
+    x = torch.randn(2, 3, size, size)
     with torch.inference_mode():
         before = model(x)
     seen, layers, tokens = attentions(model, x)

@@ -95,6 +95,9 @@ def test_a_foreign_checkpoint_from_the_web_is_refused(
         try:
             with pytest.raises(ValueError, match="evil.pth' wants to run code while it is read"):
                 load_checkpoint(Toy(), f"http://127.0.0.1:{server.server_port}/evil.pth")
+            assert not [path for path in (tmp_path / "home").rglob("*") if path.is_file()]  # nor kept for the next time
+            with pytest.raises(ValueError, match="Could not download .*/gone.pth"):
+                load_checkpoint(Toy(), f"http://127.0.0.1:{server.server_port}/gone.pth")
         finally:
             server.shutdown()
 

@@ -20,7 +20,7 @@ from mmengine.optim import build_optim_wrapper  # noqa: E402
 from mmengine.registry import MODELS  # noqa: E402
 
 from s3zoo.paths import configs_dir  # noqa: E402
-from s3zoo.transfer.mm.config import load_mm_config, register, set_classes, without_pretrained  # noqa: E402
+from s3zoo.transfer.mm.config import load_mm_config, register, set_backbone, set_classes, without_pretrained  # noqa: E402
 from s3zoo.transfer.mm.flops import parts  # noqa: E402
 
 UPSTREAM = {"mmdet": Path(mmdet.__path__[0]), "mmseg": Path(mmseg.__path__[0])}
@@ -160,6 +160,19 @@ def test_one_class_is_for_detectors() -> None:
     cfg = load_mm_config("cascade-mask-rcnn_s3-tiny_fpn_1x_coco")
     set_classes(cfg, ["roof"])
     assert {head.num_classes for head in cfg.model.roi_head.bbox_head} == {1}
+
+
+def test_another_backbone_fits_every_neck_and_head() -> None:
+    """Also where a model has several of a kind, or says nothing of the map that a head reads."""
+    cfg = load_mm_config("upernet_s3-tiny_160k_ade20k-512x512")
+    head = dict(cfg.model.auxiliary_head)
+    cfg.model.auxiliary_head = [head | dict(in_index=1), {key: head[key] for key in head if key != "in_index"}]
+    set_backbone(cfg, "resnet10t")
+    assert cfg.model.decode_head.in_channels == [64, 128, 256, 512]
+    assert [(aux.in_index, aux.in_channels) for aux in cfg.model.auxiliary_head] == [(1, 128), (-1, 512)]
+    cfg.model.auxiliary_head = None
+    set_backbone(cfg, "s3_tiny")
+    assert cfg.model.decode_head.in_channels == [96, 192, 384, 768] and cfg.model.auxiliary_head is None
 
 
 # The recipe

@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -413,6 +414,7 @@ def test_a_wrong_folder_is_answered_with_what_is_read_there(tmp_path: Path) -> N
         (["train_mm", COCO, "--data", "DATA"], "80 classes such as 'person', .* --classes disc,box"),
         (["train_mm", "SHAPES", "--data", "DATA", "--classes", "disc,disc"], "different names"),
         (["train_mm", "SHAPES", "--data", "DATA", "--classes", "disc", "--amp", "--work-dir", "NEW"], "needs a GPU"),
+        (["train_mm", "try_detection", "--work-dir", "NEW", "--cfg-options", "load_from=gone.pth"], "no such file"),
         (["test_mm", "SHAPES"], "give a config and its checkpoint"),
         (["test_mm", "SHAPES", "nowhere.pth"], "nowhere.pth"),
         (["test_mm", "FOLDER", "--tta", "--data", "DATA"], "tta_model"),
@@ -434,9 +436,7 @@ def test_mistakes(words: list[str], complaint: str, detector: Trained, tmp_path:
     places |= {"EMPTY": tmp_path / "empty.jpg", "CHECKPOINT": detector.run / "epoch_6.pth"}
     places["EMPTY"].touch()
     code, _, errors = s3zoo(*(places.get(word, word) for word in words))
-    assert code == 2
-    import re
-
+    assert code == 2 and not places["NEW"].exists()
     assert re.search(complaint, errors) and len(errors.strip().splitlines()) == 1
 
 

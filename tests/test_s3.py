@@ -336,15 +336,6 @@ def test_any_architecture_at_any_size(seed: int) -> None:
     )
     arch = Arch("s3", stages, patch_size=draw(1, 5))
     model = randomise(S3(arch, num_classes=4))
-    params = 0
-    for i, stage in enumerate(stages):
-        c = stage.embed_dim
-        params += 4 * stages[i - 1].embed_dim * (c + 2) if i else (3 * arch.patch_size**2 + 3) * c
-        for b in stage.blocks:
-            q, hidden = b.num_heads * b.head_dim, int(c * b.mlp_ratio)
-            params += 4 * c + 3 * q * (c + 1) + c * (q + 1) + b.num_heads * (2 * b.window_size - 1) ** 2
-            params += hidden * (c + 1) + c * (hidden + 1)
-    assert sum(p.numel() for p in model.parameters()) == params + 2 * c + 4 * (c + 1)
     for height, width in ((37, 23), (1, 50), (64, 64)):
         with torch.no_grad():
             _, maps = model.forward_intermediates(images(height, width))

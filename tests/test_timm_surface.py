@@ -593,34 +593,25 @@ def quiet_trace(model: nn.Module, x: Tensor) -> Any:
         return torch.jit.trace(model, x, strict=False)
 
 
-def check_torchscript(model: Any) -> None:
-    x = images(batch=1)
-    with torch.no_grad():
-        if model.arch.family == "ladder":
-            with pytest.raises(ValueError, match="torch.jit.script cannot compile a decoder.*use torch.jit.trace"):
-                quiet_script(model)
-            return
-        assert torch.allclose(quiet_script(model.eval())(x), model(x), rtol=1e-4, atol=1e-5)
-
-
-def check_fx(model: Any) -> None:
-    x = images()
-    fx = traced(model.eval()).eval()
-    compiled = quiet_trace if model.arch.family == "ladder" else lambda fx, x: quiet_script(fx)
-    with torch.no_grad():
-        y = model(x)
-        assert torch.equal(fx(x)["y"], y)
-        assert torch.allclose(compiled(fx, x)(x)["y"], y, rtol=1e-4, atol=1e-5)
-
-
 @families
+@torch.no_grad()
 def test_torchscript(family: str) -> None:
-    check_torchscript(small(family))
+    model, x = small(family).eval(), images(batch=1)
+    if family == "ladder":
+        with pytest.raises(ValueError, match="torch.jit.script cannot compile a decoder.*use torch.jit.trace"):
+            quiet_script(model)
+        return
+    assert torch.allclose(quiet_script(model)(x), model(x), rtol=1e-4, atol=1e-5)
 
 
 @families
+@torch.no_grad()
 def test_fx(family: str) -> None:
-    check_fx(small(family))
+    model, x = small(family).eval(), images()
+    fx, y = traced(model).eval(), model(x)
+    assert torch.equal(fx(x)["y"], y)
+    compiled = quiet_trace(fx, x) if family == "ladder" else quiet_script(fx)
+    assert torch.allclose(compiled(x)["y"], y, rtol=1e-4, atol=1e-5)
 
 
 @families

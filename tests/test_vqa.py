@@ -23,7 +23,7 @@ pytest.importorskip("transformers")
 from transformers import BertConfig, BertModel  # noqa: E402
 
 from s3zoo import cli  # noqa: E402
-from s3zoo.arch import Arch, S3Block, Stage  # noqa: E402
+from s3zoo.arch import Arch, AutoFormerBlock, S3Block, Stage  # noqa: E402
 from s3zoo.training.config import Train, load_config  # noqa: E402
 from s3zoo.training.distributed import Ranks  # noqa: E402
 from s3zoo.training.log import Log  # noqa: E402
@@ -572,6 +572,19 @@ def test_a_model_comes_back_in_a_fresh_process(trained, tmp_path):
     assert rows == [f"{value:6.1%}  {answer}" for value, answer in expected]
 
 
+def test_a_backbone_of_another_size_comes_back(tmp_path):
+    """Made for 32 pixels and shown 16: what it was made with is what makes it again."""
+    arch = Arch("autoformer", (Stage(16, (AutoFormerBlock(1, 8, 1.0),)),), 8)
+    args = {"arch": arch.to_dict(), "img_size": 32, "dynamic_img_size": True}
+    network, words = small_network(answers=2, backbone="autoformer", backbone_args=args)
+    data = {"img_size": 16, "max_tokens": 8, "mean": [0.5] * 3, "std": [0.5] * 3, "interpolation": "bicubic"}
+    vqa_model.save(tmp_path, network, words, ["no", "yes"], dataclasses.replace(SMALL, backbone_args=args), data, {})
+    images, (ids, mask) = torch.randn(1, 3, 16, 16), words(QUESTIONS[:1], 8)
+    with torch.no_grad():
+        logits = [each(images, ids[None], mask[None]) for each in (network, vqa_model.load(tmp_path)[0])]
+    assert torch.equal(*logits)
+
+
 def test_publishing(trained, tmp_path, capsys):
     """The repository is the folder with a card, and with an answer if an image and a question are given."""
     from huggingface_hub import ModelCard
@@ -689,12 +702,6 @@ def test_predict_and_eval(trained, tmp_path, capsys, monkeypatch):
     assert "holds no config.json" in said(capsys, "ask", tmp_path, "x.png", "what?")
     assert "no image at 'x.png'" in said(capsys, "ask", folder, "x.png", "what?")
     assert "question is empty" in said(capsys, "ask", folder, "x.png", " ")
-
-
-def test_threads_out_of_range_are_one_sentence(capsys):
-    assert cli.main(["vqa", "eval", "nowhere", "--threads", "-1"]) == 2
-    said = capsys.readouterr().err
-    assert "--threads is -1, but must be at least 1 and at most 1,024" in said and said.count("\n") == 1
 
 
 def test_broken_data_is_named_in_one_line(tmp_path, capsys):

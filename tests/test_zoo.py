@@ -78,8 +78,8 @@ for family, entry in ENTRYPOINTS.items():
         own = {"label_names": ["a", "b", "c"], "license": "mit"}
         artefact.save_model(place / f"{family}_{name}.my-data{number}", model, provenance=made, pretrained_cfg=own)
 loading.BUNDLED = place
-for family in FAMILIES:
-    loading.register_bundled(family, sys.modules[FAMILIES[family].module], MODELS[family])
+for model in MODELS.values():
+    loading.register_bundled(model)
 rows = zoo.rows()
 new = [row for row in rows if row["name"] not in before]
 assert len(new) == 2 * 4, new

@@ -32,6 +32,6 @@ for _family in FAMILIES.values():
         )
     else:
         MODELS[_family.name] = getattr(_module, _family.model.partition(":")[2])
-        register_bundled(_family.name, _module, MODELS[_family.name])
+        register_bundled(MODELS[_family.name])
 # By family, timm's name of the model that takes any architecture of it.
 ENTRYPOINTS: dict[str, str] = {_family.name: _family.entrypoint for _family in FAMILIES.values()}

@@ -141,7 +141,7 @@ class ZooModel(nn.Module):
 
 
 def init_linear(layer: nn.Linear) -> None:
-    trunc_normal_(layer.weight, std=0.02)
+    trunc_normal_(layer.weight)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
 
@@ -215,6 +215,16 @@ class Hierarchical(ZooModel):
     @staticmethod
     def blocks_path(stage: int) -> str:
         return f"stages.{stage}.blocks"
+
+    @torch.jit.ignore
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        fine = [
+            (r"^stages\.(\d+)\.(?:downsample|patch_embed)", (0,)),
+            (r"^stages\.(\d+)\.blocks\.(\d+)", None),
+            (r"^stages\.(\d+)\.norm", (99999,)),  # with the last block
+            (r"^norm", (99999,)),
+        ]
+        return dict(stem=r"^(?:stages\.0\.)?patch_embed", blocks=r"^stages\.(\d+)" if coarse else fine)
 
     @torch.jit.ignore
     def set_grad_checkpointing(self, enable: bool = True) -> None:
@@ -336,6 +346,11 @@ class Tokens(ZooModel):
         return "blocks"
 
     @torch.jit.ignore
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        stem = r"^(?:cls_token|pos_embed|patch_embed|query)"
+        return dict(stem=stem, blocks=[(r"^blocks\.(\d+)", None), (r"^norm", (99999,))])
+
+    @torch.jit.ignore
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         self.grad_checkpointing = enable
 
@@ -414,14 +429,10 @@ class Plain(Tokens):
     def init_weights(self, mode: str = "", needs_reset: bool = True) -> None:
         """Initialise as the official code; `needs_reset` also where modules have initialised themselves."""
         if not mode:  # there is no other
-            trunc_normal_(self.pos_embed, std=0.02)
+            trunc_normal_(self.pos_embed)
             if self.cls_token is not None:
-                trunc_normal_(self.cls_token, std=0.02)
+                trunc_normal_(self.cls_token)
         super().init_weights(mode, needs_reset)
-
-    @torch.jit.ignore
-    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
-        return dict(stem=r"^cls_token|pos_embed|patch_embed", blocks=[(r"^blocks\.(\d+)", None), (r"^norm", (99999,))])
 
     @torch.jit.ignore
     def set_input_size(self, img_size: Size) -> None:

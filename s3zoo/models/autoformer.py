@@ -6,12 +6,13 @@ absolute (`pos_embed`) and relative: per block, two tables (vertical, horizontal
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from timm.layers import Mlp, register_notrace_function
-from timm.models import checkpoint, generate_default_cfgs, register_model
+from timm.models import checkpoint, generate_default_cfgs
 from timm.models._builder import resolve_pretrained_cfg
 from torch import Tensor, nn
 
@@ -20,10 +21,10 @@ from s3zoo.families.autoformer import BASE, RELATIVE_ROWS, SMALL, TINY, AutoForm
 from s3zoo.models import official
 from s3zoo.models._base import Plain
 from s3zoo.models.layers import DropPath, HeadProjection, QkvLinear, attend, trunc_normal_
-from s3zoo.models.loading import IMAGENET, NOTHING_PUBLISHED, build, fit_pos_embed, fit_weights
+from s3zoo.models.loading import IMAGENET, build, fit_pos_embed, fit_weights, register
 from s3zoo.models.official import unwrap
 
-__all__ = ["AutoFormer", "checkpoint_filter_fn", "largest_arch", "subnet_state_dict"]  # register_model adds the others
+__all__ = ["AutoFormer", "checkpoint_filter_fn", "largest_arch", "subnet_state_dict"]  # register adds the others
 
 MAX_DISTANCE = RELATIVE_ROWS // 2 - 1  # the rows are one for the class token and -14..14
 
@@ -81,7 +82,7 @@ class Attention(nn.Module):
 
     def reset_parameters(self) -> None:
         for table in (self.rel_k_vertical, self.rel_k_horizontal, self.rel_v_vertical, self.rel_v_horizontal):
-            trunc_normal_(table, std=0.02)
+            trunc_normal_(table)
 
     def forward(self, x: Tensor, rows: Tensor, lines: Tensor) -> Tensor:
         B, N, _ = x.shape
@@ -275,88 +276,47 @@ def checkpoint_filter_fn(state_dict: dict[str, Any], model: AutoFormer) -> dict[
     return fit_weights(weights, model, adapt)
 
 
-# Entrypoints
+# Registration
 
 
-def _create_autoformer(variant: str, pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    if pretrained:
-        kwargs["pretrained_cfg_overlay"] = _with_weights(variant, kwargs)
-    return build(AutoFormer, checkpoint_filter_fn, variant, pretrained, NOTHING_PUBLISHED, **kwargs)
-
-
-def _with_weights(variant: str, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The overlay of the pretrained config that makes timm load a file in our layout.
-
-    What is published are supernets: fetched once, cut to the subnet, kept in the cache.
-    """
+def _create(model: Any, filter_fn: Any, variant: str, pretrained: bool, refusal: str, **kwargs: Any) -> nn.Module:
+    """What is published are supernets: fetched once, cut to the subnet, kept in the cache in our layout."""
     overlay = dict(kwargs.get("pretrained_cfg_overlay") or {})
     cfg = resolve_pretrained_cfg(variant, kwargs.get("pretrained_cfg"), overlay)
-    if cfg.state_dict or cfg.file or cfg.hf_hub_id:
-        return overlay
-    if not cfg.url:
-        instead = "take autoformer_tiny, autoformer_small or autoformer_base, or 'local-dir:FOLDER' of a saved network"
-        if variant == "autoformer_small_384":
-            instead = "start from autoformer_small with pretrained=True and img_size=384"
-        raise ValueError(f"No pretrained weights are published for {variant}; use pretrained=False, or {instead}.")
-    arch = Arch.parse(kwargs["arch"])
-    name = f"{variant}.{cfg.tag}-{arch.key}" if cfg.tag else f"{variant}-{arch.key}"
-
-    def cut(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        return subnet_state_dict(weights, arch)
-
-    return overlay | {"file": str(official.converted(str(cfg.url), name, cut, kwargs.get("cache_dir")))}
+    if pretrained and cfg.url and not (cfg.state_dict or cfg.file or cfg.hf_hub_id):
+        arch = Arch.parse(kwargs["arch"])
+        name = f"{variant}.{cfg.tag}-{arch.key}" if cfg.tag else f"{variant}-{arch.key}"
+        cut = partial(subnet_state_dict, arch=arch)
+        overlay["file"] = str(official.converted(str(cfg.url), name, cut, kwargs.get("cache_dir")))
+    return build(model, filter_fn, variant, pretrained, refusal, **kwargs | {"pretrained_cfg_overlay": overlay})
 
 
-def _cfg(url: str = "", **kwargs: Any) -> dict[str, Any]:
-    return {
-        **IMAGENET,
-        "url": url,
-        "pool_size": None,
-        "crop_pct": 0.875,
-        "fixed_input_size": True,
-        "classifier": "head",
-        "license": "mit",
-        "paper_ids": "arXiv:2107.00651",
-        "paper_name": "AutoFormer: Searching Transformers for Visual Recognition",
-        "origin_url": "https://github.com/microsoft/Cream/tree/main/AutoFormer",
-        **kwargs,
-    }
-
-
+_CFG = IMAGENET | {
+    "pool_size": None,
+    "crop_pct": 0.875,
+    "fixed_input_size": True,
+    "classifier": "head",
+    "license": "mit",
+    "paper_ids": "arXiv:2107.00651",
+    "paper_name": "AutoFormer: Searching Transformers for Visual Recognition",
+    "origin_url": "https://github.com/microsoft/Cream/tree/main/AutoFormer",
+}
 _RELEASE = "https://github.com/silent-chen/AutoFormer-model-zoo/releases/download/v1.0/"
-
 default_cfgs = generate_default_cfgs(
     {
-        "autoformer_tiny.ms_in1k": _cfg(_RELEASE + "supernet-tiny.pth"),
-        "autoformer_small.ms_in1k": _cfg(_RELEASE + "supernet-small.pth"),
-        "autoformer_base.ms_in1k": _cfg(_RELEASE + "supernet-base.pth"),
-        "autoformer_small_384.untrained": _cfg(input_size=(3, 384, 384)),
-        "autoformer.untrained": _cfg(),
+        "autoformer_tiny.ms_in1k": _CFG | {"url": _RELEASE + "supernet-tiny.pth"},
+        "autoformer_small.ms_in1k": _CFG | {"url": _RELEASE + "supernet-small.pth"},
+        "autoformer_base.ms_in1k": _CFG | {"url": _RELEASE + "supernet-base.pth"},
+        "autoformer_small_384.untrained": _CFG | {"input_size": (3, 384, 384)},
+        "autoformer.untrained": _CFG,
     }
 )
-
-
-@register_model
-def autoformer_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    return _create_autoformer("autoformer_tiny", pretrained, **{"arch": TINY} | kwargs)
-
-
-@register_model
-def autoformer_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    return _create_autoformer("autoformer_small", pretrained, **{"arch": SMALL} | kwargs)
-
-
-@register_model
-def autoformer_base(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    return _create_autoformer("autoformer_base", pretrained, **{"arch": BASE} | kwargs)
-
-
-@register_model
-def autoformer_small_384(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    return _create_autoformer("autoformer_small_384", pretrained, **{"arch": SMALL} | kwargs)
-
-
-@register_model
-def autoformer(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """Any AutoFormer: pass `arch` (an `Arch`, its dict or JSON, or the path of a JSON file); without, the tiny one."""
-    return _create_autoformer("autoformer", pretrained, **{"arch": TINY} | kwargs)
+for _size, _arch in (("tiny", TINY), ("small", SMALL), ("base", BASE)):
+    _what = f"AutoFormer-{_size[0].upper()} at 224 x 224."
+    register(AutoFormer, f"autoformer_{_size}", _what, create=_create, arch=_arch)
+_REFUSAL = "No pretrained weights are published for {}; use pretrained=False, or "
+_ANY = 'Any AutoFormer: `timm.create_model("autoformer", arch=...)`; without `arch` it is AutoFormer-T.'
+_START = _REFUSAL + "start from autoformer_small with pretrained=True and img_size=384."
+_TAKE = _REFUSAL + "take autoformer_tiny, autoformer_small or autoformer_base, or 'local-dir:FOLDER' of a saved one."
+register(AutoFormer, "autoformer_small_384", "AutoFormer-S at 384 x 384.", _START, create=_create, arch=SMALL)
+register(AutoFormer, "autoformer", _ANY, _TAKE, create=_create, arch=TINY)

@@ -25,28 +25,8 @@ from timm.models import PretrainedCfg
 from torch import Tensor
 
 from s3zoo.arch import Arch
-from s3zoo.checks import (
-    COST,
-    COUNT,
-    LATENCY,
-    PERCENT_IF_ANY,
-    TEST,
-    Fields,
-    Interpolation,
-    Range,
-    Text,
-    typed,
-)
-from s3zoo.files import (
-    CONFIG_BYTES,
-    parse_json,
-    read_bytes,
-    regular,
-    replacing_files,
-    settle,
-    sha256,
-    write_json,
-)
+from s3zoo.checks import COST, COUNT, LATENCY, PERCENT_IF_ANY, TEST, Fields, Interpolation, Range, Text, typed
+from s3zoo.files import CONFIG_BYTES, parse_json, read_bytes, regular, replacing_files, settle, sha256, write_json
 from s3zoo.versions import Migration, migrated
 
 WEIGHTS = "model.safetensors"
@@ -214,6 +194,12 @@ def read_json_object(path: Path) -> dict[str, Any]:
         said = error.strerror if isinstance(error, OSError) else str(error).rstrip(".")
         raise ValueError(f"{str(path)!r} is not valid ({said}); get it again, or write the model again.") from None
     return content
+
+
+def config_beside(path: Path) -> dict[str, Any]:
+    """The config that lies beside a file of weights; empty if there is none."""
+    config = path.with_name(CONFIG)
+    return read_json_object(config) if config.is_file() else {}
 
 
 def section(config: Mapping[str, Any], where: str, measured: Fields = _MEASURED) -> dict[str, Any]:

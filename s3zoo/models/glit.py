@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from timm.layers import Mlp, register_notrace_function
-from timm.models import generate_default_cfgs, register_model
+from timm.models import generate_default_cfgs
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -26,7 +26,7 @@ from s3zoo.families import FAMILIES
 from s3zoo.families.glit import BASE, SMALL, TINY, GLiTBlock
 from s3zoo.models._base import ArchLike, Plain, Size
 from s3zoo.models.layers import DropPath, HeadProjection, QkvLinear, depthwise_conv2d
-from s3zoo.models.loading import FOLDER, IMAGENET, NOTHING_PUBLISHED, build, fit_pos_embed, fit_weights
+from s3zoo.models.loading import IMAGENET, ON_A_DRIVE, fit_pos_embed, fit_weights, register
 from s3zoo.models.official import unwrap
 from s3zoo.models.plain import Renamed, declare
 
@@ -41,10 +41,14 @@ class Attention(nn.Module):
         self.qkv = QkvLinear(dim, num_heads, head_dim, device=device, dtype=dtype)
         self.proj = HeadProjection(num_heads, head_dim, dim, device=device, dtype=dtype)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         B, N, _ = x.shape
         qkv = self.qkv(x).view(B, N, self.num_heads, 3, self.head_dim).permute(3, 0, 2, 1, 4)  # (3, B, h, N, d)
         q, k, v = qkv.unbind(0)
+        return q, k, v
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.split(x)
         x = F.scaled_dot_product_attention(q, k, v)  # (B, h, N, d), scaled by d^-0.5
         return self.proj(x.transpose(1, 2).flatten(2))  # (B, N, C)
 
@@ -68,10 +72,13 @@ class GatedLinear(nn.Module):
         nn.init.uniform_(self.weight, -bound, bound)
         nn.init.uniform_(self.bias, -bound, bound)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def project(self, x: Tensor) -> Tensor:
         # The weight is reordered, not the output: a GLU over interleaved pairs takes three times as long backwards.
         weight = self.weight.transpose(0, 1).flatten(0, 1)  # (2 * out, in)
-        x = F.linear(x, weight, self.bias.t().flatten())  # (B, N, 2 * out)
+        return F.linear(x, weight, self.bias.t().flatten())  # (B, N, 2 * out)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.project(x)
         if self.norms is not None:
             parts = []
             for part, norm in zip(x.chunk(2, dim=2), self.norms):  # noqa: B905 (TorchScript has no strict)
@@ -103,45 +110,54 @@ class LocalConv1d(nn.Module):
     def init_weights(self) -> None:
         self.proj.reset_parameters()  # a pointwise convolution: torch's default, not the 0.02 of the linear layers
 
-    def forward(self, x: Tensor, height: int, width: int) -> Tensor:
-        B, N, _ = x.shape
-        x = self.expand(x).transpose(1, 2).unsqueeze(2)  # (B, I, 1, N), channels last in memory
+    def convolve(self, x: Tensor, height: int, width: int) -> Tensor:
         # As 2-D convolution of one row: several times faster than conv1d, which has no channels-last kernel.
         weight = self.conv.weight.unsqueeze(2)  # (I, 1, 1, K)
-        x = depthwise_conv2d(x, weight, self.conv.bias, (0, self.padding))
-        x = x.squeeze(2).transpose(1, 2).flatten(0, 1)  # (B * N, I)
+        return depthwise_conv2d(x.unsqueeze(2), weight, self.conv.bias, (0, self.padding)).squeeze(2)
+
+    def forward(self, x: Tensor, height: int, width: int) -> Tensor:
+        B, N, _ = x.shape
+        x = self.convolve(self.expand(x).transpose(1, 2), height, width)  # (B, I, N), channels last in memory
+        x = x.transpose(1, 2).flatten(0, 1)  # (B * N, I)
         return self.proj(self.act(self.norm(x))).view(B, N, -1)  # (B, N, C)
 
 
-class PlainGatedLinear(nn.Module):
+class LocalConv2d(LocalConv1d):
+    """Locality "conv2d": the same on the map of patches, without a class token."""
+
+    center_cropped = {"conv.weight": (2, 3)}  # type: ignore[dict-item]
+    conv_type = nn.Conv2d
+
+    def convolve(self, x: Tensor, height: int, width: int) -> Tensor:
+        return self.conv(x.unflatten(2, (height, width))).flatten(2)
+
+
+class PlainGatedLinear(GatedLinear):
     """`GatedLinear` with a linear layer of torch, all values before all gates."""
 
     def __init__(self, layer: GatedLinear) -> None:
-        super().__init__()
+        nn.Module.__init__(self)
         out_dim, _, in_dim = layer.weight.shape
         self.linear = nn.Linear(in_dim, 2 * out_dim, device="meta", dtype=layer.weight.dtype)
         self.norms = layer.norms
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.linear(x)
-        if self.norms is not None:
-            halves = zip(x.chunk(2, dim=2), self.norms, strict=True)
-            x = torch.cat([norm(half.transpose(1, 2)).transpose(1, 2) for half, norm in halves], dim=2)
-        return F.glu(x)
+    def reset_parameters(self) -> None:
+        self.linear.reset_parameters()
+
+    def project(self, x: Tensor) -> Tensor:
+        return self.linear(x)
 
 
-class PlainLocalConv1d(nn.Module):
+class PlainLocalConv1d(LocalConv1d):
     """`LocalConv1d` that calls its convolution."""
 
     def __init__(self, layer: LocalConv1d) -> None:
-        super().__init__()
-        self.expand, self.conv, self.norm, self.act = layer.expand, layer.conv, layer.norm, layer.act
-        self.proj = layer.proj
+        nn.Module.__init__(self)
+        for name, module in layer.named_children():
+            self.add_module(name, module)
 
-    def forward(self, x: Tensor, height: int, width: int) -> Tensor:
-        B, N, _ = x.shape
-        x = self.conv(self.expand(x).transpose(1, 2)).transpose(1, 2).flatten(0, 1)  # (B * N, I)
-        return self.proj(self.act(self.norm(x))).view(B, N, -1)  # (B, N, C)
+    def convolve(self, x: Tensor, height: int, width: int) -> Tensor:
+        return self.conv(x)
 
 
 def _gates_last(value: Tensor) -> Tensor:
@@ -159,19 +175,6 @@ declare(
     bias=Renamed("linear.bias", _gates_last, _gates_within),
 )
 declare(LocalConv1d, PlainLocalConv1d)
-
-
-class LocalConv2d(LocalConv1d):
-    """Locality "conv2d": the same on the map of patches, without a class token."""
-
-    center_cropped = {"conv.weight": (2, 3)}  # type: ignore[dict-item]
-    conv_type = nn.Conv2d
-
-    def forward(self, x: Tensor, height: int, width: int) -> Tensor:
-        B, N, _ = x.shape
-        x = self.conv(self.expand(x).transpose(1, 2).unflatten(2, (height, width)))  # (B, I, h, w)
-        x = x.flatten(2).transpose(1, 2).flatten(0, 1)  # (B * N, I)
-        return self.proj(self.act(self.norm(x))).view(B, N, -1)  # (B, N, C)
 
 
 @torch.fx.wrap
@@ -193,7 +196,7 @@ def attend_in_areas(q: Tensor, k: Tensor, v: Tensor, patches: int, area: int) ->
     return torch.cat(out, dim=2)
 
 
-class LocalAttention(nn.Module):
+class LocalAttention(Attention):
     """Locality "area": attention of a patch token to the `kernel_size` tokens of its area.
 
     The paper gives areas of 14, 28 and 49 tokens and no shape. Here they are runs of the raster sequence, as for the
@@ -202,18 +205,12 @@ class LocalAttention(nn.Module):
     """
 
     def __init__(self, dim: int, genes: GLiTBlock, as_printed: bool = False, device=None, dtype=None) -> None:
-        super().__init__()
-        dd = {"device": device, "dtype": dtype}
+        heads = genes.local_heads
+        super().__init__(dim, heads, int(dim // heads * genes.expansion), device=device, dtype=dtype)
         self.area = genes.kernel_size
-        self.num_heads = genes.local_heads
-        self.head_dim = int(dim // genes.local_heads * genes.expansion)
-        self.qkv = QkvLinear(dim, self.num_heads, self.head_dim, **dd)
-        self.proj = HeadProjection(self.num_heads, self.head_dim, dim, **dd)
 
-    def forward(self, x: Tensor, height: int, width: int) -> Tensor:
-        B, N, _ = x.shape
-        qkv = self.qkv(x).view(B, N, self.num_heads, 3, self.head_dim).permute(3, 0, 2, 1, 4)  # (3, B, h, N, d)
-        q, k, v = qkv.unbind(0)
+    def forward(self, x: Tensor, height: int, width: int) -> Tensor:  # type: ignore[override]
+        q, k, v = self.split(x)
         x = attend_in_areas(q, k, v, height * width, self.area)
         return self.proj(x.transpose(1, 2).flatten(2))  # (B, N, C)
 
@@ -376,61 +373,26 @@ def _from_official(name: str, value: Tensor, shape: torch.Size) -> Tensor:
 # Registration
 
 
-def _create_glit(variant: str, pretrained: bool = False, **kwargs: Any) -> GLiT:
-    refusal = _NO_WEIGHTS.get(variant, NOTHING_PUBLISHED)
-    return build(GLiT, checkpoint_filter_fn, variant, pretrained, refusal, **kwargs)
-
-
-_NO_WEIGHTS = {
-    "glit_tiny": "The weights of {} are published only as a file behind a link that cannot be fetched automatically; "
-    f"use pretrained=False, or convert the official checkpoint with `s3zoo convert` and load the folder with {FOLDER}."
+_CFG = IMAGENET | {
+    "fixed_input_size": True,
+    "pool_size": None,
+    "crop_pct": 0.875,
+    "classifier": "head",
+    "license": "apache-2.0",
+    "origin_url": "https://github.com/bychen515/GLiT",
+    "paper_name": "GLiT: Neural Architecture Search for Global and Local Image Transformer",
+    "paper_ids": "arXiv:2107.02960",
 }
-
-
-def _cfg(**kwargs: Any) -> dict[str, Any]:
-    return {
-        **IMAGENET,
-        "fixed_input_size": True,
-        "pool_size": None,
-        "crop_pct": 0.875,
-        "classifier": "head",
-        "license": "apache-2.0",
-        "origin_url": "https://github.com/bychen515/GLiT",
-        "paper_name": "GLiT: Neural Architecture Search for Global and Local Image Transformer",
-        "paper_ids": "arXiv:2107.02960",
-        **kwargs,
-    }
-
-
 default_cfgs = generate_default_cfgs(
     {
-        "glit_tiny.in1k": _cfg(license="unknown"),  # of the weights: their repository has no licence file
-        "glit_small.untrained": _cfg(),
-        "glit_base.untrained": _cfg(),
-        "glit.untrained": _cfg(),
+        "glit_tiny.in1k": _CFG | {"license": "unknown"},  # of the weights: their repository has no licence file
+        "glit_small.untrained": _CFG,
+        "glit_base.untrained": _CFG,
+        "glit.untrained": _CFG,
     }
 )
-
-
-@register_model
-def glit_tiny(pretrained: bool = False, **kwargs: Any) -> GLiT:
-    """GLiT-Tiny, the released genome."""
-    return _create_glit("glit_tiny", pretrained, **{"arch": TINY, **kwargs})
-
-
-@register_model
-def glit_small(pretrained: bool = False, **kwargs: Any) -> GLiT:
-    """A GLiT of the size of GLiT-Small; its genome was chosen by us to meet the paper's budget."""
-    return _create_glit("glit_small", pretrained, **{"arch": SMALL, **kwargs})
-
-
-@register_model
-def glit_base(pretrained: bool = False, **kwargs: Any) -> GLiT:
-    """A GLiT of the size of GLiT-Base; its genome was chosen by us to meet the paper's budget."""
-    return _create_glit("glit_base", pretrained, **{"arch": BASE, **kwargs})
-
-
-@register_model
-def glit(pretrained: bool = False, **kwargs: Any) -> GLiT:
-    """Any GLiT: `timm.create_model("glit", arch=…)`; without `arch` it is GLiT-Tiny."""
-    return _create_glit("glit", pretrained, **{"arch": TINY, **kwargs})
+_OURS = "A GLiT of the size of {}; its genome was chosen by us to meet the paper's budget."
+register(GLiT, "glit_tiny", "GLiT-Tiny, the released genome.", ON_A_DRIVE, arch=TINY)
+register(GLiT, "glit_small", _OURS.format("GLiT-Small"), arch=SMALL)
+register(GLiT, "glit_base", _OURS.format("GLiT-Base"), arch=BASE)
+register(GLiT, "glit", 'Any GLiT: `timm.create_model("glit", arch=…)`; without `arch` it is GLiT-Tiny.', arch=TINY)

@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from timm.data import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 from timm.layers import Mlp, QuickGELU
-from timm.models import checkpoint, generate_default_cfgs, register_model
+from timm.models import checkpoint, generate_default_cfgs
 from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
@@ -33,11 +33,11 @@ from s3zoo.arch import Arch
 from s3zoo.families.ladder import BASE, LadderBlock
 from s3zoo.models._base import ArchLike, Size, Tokens, to_size
 from s3zoo.models.layers import DropPath, HeadLinear, HeadProjection
-from s3zoo.models.loading import IMAGENET, build, fit_weights
+from s3zoo.models.loading import FOLDER, IMAGENET, fit_weights, register
 from s3zoo.models.official import unwrap
 from s3zoo.models.tower import TOWER, Reader, build_tower, no_transformer
 
-__all__ = ["Ladder"]  # register_model adds the entrypoints
+__all__ = ["Ladder"]  # register adds the entrypoints
 
 LADDERS = ("bottleneck", "linear", "none")
 GATE_TEMPERATURE = 0.1
@@ -160,7 +160,7 @@ class Ladder(Tokens):
         if isinstance(tower, str):
             tower = build_tower(tower, pretrained_tower, size, in_chans, **dd, sha256=tower_sha256)
         self._check_tower(tower, size)
-        self.reader = Reader(tower, in_chans, size)
+        self.reader = Reader(tower)
         self.embed_dim = self.num_features = self.head_hidden_size = self.reader.embed_dim
         depth, blocks = self.arch.depths[0], len(tower.blocks)  # type: ignore[arg-type]
         modules = [f"tower.blocks.{blocks - depth + i}" for i in range(depth)] + [f"blocks.{i}" for i in range(depth)]
@@ -246,7 +246,7 @@ class Ladder(Tokens):
         else:
             tower = copy.deepcopy(self.tower)  # others may read this one
             tower.set_input_size(img_size=size)
-        self.reader = Reader(tower, self.in_chans, size)
+        self.reader = Reader(tower)
 
     def tower_features(self, images: Tensor, depth: int | None = None) -> Tensor:
         """What decoders of up to `depth` layers (as many as this one has) read: (batch, depth, tokens, width)."""
@@ -283,9 +283,6 @@ class Ladder(Tokens):
         if module.gate is not None:
             nn.init.zeros_(module.gate)
         return True
-
-    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
-        return dict(stem=r"^query", blocks=[(r"^blocks\.(\d+)", None), (r"^norm", (99999,))])
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
         super().reset_classifier(num_classes, global_pool)
@@ -374,41 +371,22 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Any], model: nn.Module) -> dic
 # Registration
 
 
-def _create_ladder(variant: str, pretrained: bool = False, **kwargs: Any) -> Ladder:
-    return build(Ladder, checkpoint_filter_fn, variant, pretrained, _NO_DECODERS, **kwargs)
-
-
 _NO_DECODERS = (
-    "No decoder weights of {} are published; use pretrained=False with pretrained_tower=True, or load a trained folder "
-    "with timm.create_model('local-dir:<folder>', pretrained=True)."
+    "No decoder weights of {} are published; use pretrained=False with pretrained_tower=True, or load a trained folder"
+    f" with {FOLDER}."
 )
-
-
-def _cfg(**kwargs: Any) -> dict[str, Any]:
-    return {
-        **IMAGENET,
-        "pool_size": None,
-        "crop_pct": 0.9,
-        "fixed_input_size": True,
-        "mean": OPENAI_CLIP_MEAN,
-        "std": OPENAI_CLIP_STD,
-        "first_conv": (),  # only the tower has one, which is built for any number of channels
-        "classifier": "head",
-        "license": "apache-2.0",
-        **kwargs,
-    }
-
-
-default_cfgs = generate_default_cfgs({"clip_ladder_base.untrained": _cfg(), "clip_ladder.untrained": _cfg()})
-
-
-@register_model
-def clip_ladder_base(pretrained: bool = False, **kwargs: Any) -> Ladder:
-    """S4's decoder before any search: 4 layers of 12 heads, MLP ratio 4, bottleneck 384."""
-    return _create_ladder("clip_ladder_base", pretrained, **{"arch": BASE, **kwargs})
-
-
-@register_model
-def clip_ladder(pretrained: bool = False, **kwargs: Any) -> Ladder:
-    """Any decoder: `timm.create_model("clip_ladder", arch=...)`; S4's baseline unless one is given."""
-    return _create_ladder("clip_ladder", pretrained, **{"arch": BASE, **kwargs})
+_CFG = IMAGENET | {
+    "pool_size": None,
+    "crop_pct": 0.9,
+    "fixed_input_size": True,
+    "mean": OPENAI_CLIP_MEAN,
+    "std": OPENAI_CLIP_STD,
+    "first_conv": (),  # only the tower has one, which is built for any number of channels
+    "classifier": "head",
+    "license": "apache-2.0",
+}
+default_cfgs = generate_default_cfgs({"clip_ladder_base.untrained": _CFG, "clip_ladder.untrained": _CFG})
+_BASE = "S4's decoder before any search: 4 layers of 12 heads, MLP ratio 4, bottleneck 384."
+_ANY = "Any decoder: `timm.create_model(\"clip_ladder\", arch=...)`; S4's baseline unless one is given."
+register(Ladder, "clip_ladder_base", _BASE, _NO_DECODERS, arch=BASE)
+register(Ladder, "clip_ladder", _ANY, _NO_DECODERS, arch=BASE)

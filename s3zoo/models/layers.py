@@ -30,9 +30,9 @@ def centered_axes(model: nn.Module) -> dict[str, tuple[int, ...]]:
     }
 
 
-def trunc_normal_(tensor: Tensor, std: float = 0.02) -> Tensor:
+def trunc_normal_(tensor: Tensor) -> Tensor:
     """timm's, and nothing at all on the meta device, where it is slow and supernets make blocks by the thousand."""
-    return tensor if tensor.is_meta else timm_trunc_normal_(tensor, std=std)
+    return tensor if tensor.is_meta else timm_trunc_normal_(tensor, std=0.02)
 
 
 @torch.fx.wrap
@@ -71,7 +71,7 @@ class HeadLinear(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        trunc_normal_(self.weight, std=0.02)
+        trunc_normal_(self.weight)
         nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ class HeadProjection(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        trunc_normal_(self.weight, std=0.02)
+        trunc_normal_(self.weight)
         nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:

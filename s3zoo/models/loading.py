@@ -8,9 +8,10 @@ import dataclasses
 import inspect
 import logging
 import math
+import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,18 @@ from torch import Tensor, nn
 
 from s3zoo import cost
 from s3zoo.arch import Arch
+from s3zoo.families import FAMILIES
 from s3zoo.models._base import Hierarchical, Plain, ZooModel
-from s3zoo.models.folder import CONFIG, WEIGHTS, check_safetensors, check_sums, read_json_object, read_network, section
+from s3zoo.models.folder import (
+    CONFIG,
+    WEIGHTS,
+    check_safetensors,
+    check_sums,
+    config_beside,
+    read_json_object,
+    read_network,
+    section,
+)
 from s3zoo.models.layers import centered_axes, corner
 from s3zoo.models.official import read_checkpoint
 from s3zoo.models.plain import native_state_dict
@@ -37,7 +48,7 @@ _logger = logging.getLogger(__name__)
 
 BUNDLED = Path(__file__).resolve().parent.parent / "weights"  # folders that come with s3zoo
 
-IMAGENET = {
+IMAGENET: dict[str, Any] = {
     "num_classes": 1000,
     "input_size": (3, 224, 224),
     "interpolation": "bicubic",
@@ -49,6 +60,10 @@ LARGEST_NEW = 1 << 26  # parameters that a network may have beyond those of its 
 PLAIN = "plain"  # the layout of weights whose layers are torch's own, see plain.py
 FOLDER = "timm.create_model('local-dir:<folder>', pretrained=True)"
 NOTHING_PUBLISHED = f"No weights of {{}} are published; use pretrained=False, or load a trained folder with {FOLDER}."
+ON_A_DRIVE = (
+    "The weights of {} are published only behind a link that cannot be fetched automatically; use pretrained=False, or"
+    f" convert the official checkpoint with `s3zoo convert` and load the folder with {FOLDER}."
+)
 
 NOT_FETCHED = (
     "{} of {} is not in the cache and could not be fetched; connect to the Hub once, or name another cache with"
@@ -63,50 +78,41 @@ def fit_weights(
 
     Only what timm adapts after this may differ: the channels of images, and the classifier if classes differ.
     """
-    head = model.classifier + "."
+    head, conv = model.classifier + ".", model.first_conv + ".weight"
     new_head = model.num_classes != (getattr(model, "pretrained_cfg", None) or {}).get("num_classes")
-    out, wrong = {}, []
-    for name, target in model.state_dict().items():
-        if name not in weights:
-            wrong += [] if new_head and name.startswith(head) else [f"{name!r} is missing"]
-            continue
-        value = weights[name]
-        try:
-            with warnings.catch_warnings():  # of timm's resizing about itself
+    shapes, out = {name: value.shape for name, value in model.state_dict().items()}, {}
+    for name, value in weights.items():
+        if name in shapes:
+            # A foreign shape is told below, and timm's resizing warns about itself.
+            with warnings.catch_warnings(), suppress(RuntimeError, IndexError):
                 warnings.simplefilter("ignore")
-                value = adapt(name, value, target.shape)
-        except (RuntimeError, IndexError):
-            pass  # a foreign shape: named below
-        channels = name == model.first_conv + ".weight" and value.ndim == 4 and value.shape[1] == 3 != model.in_chans
-        if value.shape != target.shape and not channels and not (new_head and name.startswith(head)):
-            wrong.append(f"{name!r} has shape {list(value.shape)} instead of {list(target.shape)}")
+                value = adapt(name, value, shapes[name])
         out[name] = value.contiguous()
-    unknown = [name for name in weights if name not in out]
-    out.update({name: weights[name] for name in unknown if new_head and name.startswith(head)})
-    wrong += [f"{name!r} is not part of the model" for name in unknown if name not in out]
-    if wrong:
+    free = {name for name in (*shapes, *out) if new_head and name.startswith(head)}
+    if conv in out and out[conv].ndim == 4 and out[conv].shape[1] == 3 != model.in_chans:
+        free.add(conv)
+    if wrong := differences(model, out, free):
         raise ValueError(
-            f"The checkpoint does not fit this {type(model).__name__} network: {_first(wrong)}; load weights of this "
-            "architecture."
+            f"The checkpoint does not fit this {type(model).__name__} network: {wrong}; load weights of this"
+            " architecture."
         )
     return out
 
 
-def _first(wrong: list[str]) -> str:
-    return wrong[0] + (f" (and {len(wrong) - 1} more such differences)" if len(wrong) > 1 else "")
-
-
-def differences(model: nn.Module, weights: Mapping[str, Tensor]) -> str:
-    """How weights differ from those of a model, which may be on the meta device; empty if they fit."""
-    ours = {name: value.shape for name, value in model.state_dict().items()}
-    wrong = [f"{name!r} is missing" for name in ours if name not in weights]
-    wrong += [f"{name!r} is not part of the model" for name in weights if name not in ours]
+def differences(model: nn.Module, weights: Mapping[str, Tensor], free: Collection[str] = ()) -> str:
+    """How weights differ from those of a model, which may be on the meta device, but for the `free` ones; empty if they
+    fit."""
+    ours = {name: value.shape for name, value in model.state_dict().items() if name not in free}
+    theirs = {name: value.shape for name, value in weights.items() if name not in free}
+    wrong = [f"{name!r} is missing" for name in ours if name not in theirs]
+    wrong += [f"{name!r} is not part of the model" for name in theirs if name not in ours]
     wrong += [
-        f"{name!r} has shape {list(value.shape)} instead of {list(ours[name])}"
-        for name, value in weights.items()
-        if name in ours and value.shape != ours[name]
+        f"{name!r} has shape {list(shape)} instead of {list(ours[name])}"
+        for name, shape in theirs.items()
+        if ours.get(name, shape) != shape
     ]
-    return _first(wrong) if wrong else ""
+    more = f" (and {len(wrong) - 1} more such differences)" if len(wrong) > 1 else ""
+    return wrong[0] + more if wrong else ""
 
 
 def load_weights(model: nn.Module, state_dict: Mapping[str, Tensor], source: str = "The checkpoint") -> None:
@@ -152,31 +158,6 @@ def fit_pos_embed(pos_embed: Tensor, model: Plain) -> Tensor:
 
 
 # Files
-
-
-def register_bundled(family: str, module: Any, model: Any) -> None:
-    """Register with timm, in the module of a family, its networks whose weights come with s3zoo.
-
-    A folder in s3zoo/weights with the name of a model and its tag is all that such a network needs.
-    """
-    for folder in sorted(BUNDLED.glob("*.*")):
-        config = read_json_object(folder / CONFIG)
-        arch, size = Arch.from_dict(config["model_args"]["arch"]), config["model_args"]["img_size"]
-        if arch.family != family:
-            continue
-        name, _, data = folder.name.partition(".")
-
-        def entrypoint(pretrained: bool = False, _fixed: Any = (name, arch, size), **kwargs: Any) -> nn.Module:
-            name, arch, size = _fixed
-            kwargs = {"arch": arch, "img_size": size, **kwargs}
-            return build(model, module.checkpoint_filter_fn, name, pretrained, NOTHING_PUBLISHED, **kwargs)
-
-        entrypoint.__name__ = entrypoint.__qualname__ = name
-        entrypoint.__module__ = module.__name__
-        entrypoint.__doc__ = f"Found and trained on {data} with s3zoo, for images of {size[0]} x {size[1]}."
-        cfg = {k: tuple(v) if isinstance(v, list) else v for k, v in config["pretrained_cfg"].items()}
-        module.default_cfgs |= generate_default_cfgs({folder.name: cfg | {"file": str(folder)}})
-        setattr(module, name, register_model(entrypoint))
 
 
 def find_weights(cfg: PretrainedCfg, cache_dir: str | Path | None = None) -> Path | None:
@@ -235,13 +216,6 @@ def check_reachable(repo: str, name: str = WEIGHTS, cache_dir: str | Path | None
         raise FileNotFoundError(NOT_FETCHED.format(name, repo)) from error
 
 
-def _said(path: Path, what: str) -> Any:
-    """What the config beside a file of weights says of them: their "layout", the space whose "supernet" they are."""
-    config = read_json_object(path.with_name(CONFIG)) if path.with_name(CONFIG).is_file() else {}
-    ours = config.get("s3zoo")
-    return ours.get(what) if isinstance(ours, dict) else None
-
-
 def _cut(
     weights: dict[str, Tensor], path: Path, space: Any, arch: Arch, kind: type[ZooModel]
 ) -> tuple[dict[str, Tensor], Arch]:
@@ -286,7 +260,7 @@ def accepting() -> Iterator[None]:
 
 def _check(path: Path, where: str) -> None:
     """Refuse a file that is no safetensors, or not the one that the config beside it describes."""
-    config = read_json_object(path.with_name(CONFIG)) if path.with_name(CONFIG).is_file() else {}
+    config = config_beside(path)
     ours = section(config, f"{str(path.with_name(CONFIG))!r} ") if "s3zoo" in config else {}
     recorded = ours.get("sha256")  # None: not by us
     if recorded is not None:
@@ -334,9 +308,11 @@ def build(
     if pretrained and given.file and not given.state_dict:  # read here: timm would prefer averaged weights
         weights = read_checkpoint(given.file)
         _check_size(arch, weights, given.file)
-        if space := _said(Path(given.file), "supernet"):
+        ours = config_beside(Path(given.file)).get("s3zoo")
+        ours = ours if isinstance(ours, dict) else {}
+        if space := ours.get("supernet"):
             weights, kwargs["arch"] = _cut(weights, Path(given.file), space, arch, model)
-        if _said(Path(given.file), "layout") == PLAIN:
+        if ours.get("layout") == PLAIN:
             fit = filter_fn
             filter_fn = lambda state, model: fit(native_state_dict(state, model), model)  # noqa: E731
         given = dataclasses.replace(given, source=None, file=None, state_dict=weights)
@@ -346,3 +322,50 @@ def build(
         built.pretrained_cfg.pop("state_dict", None)
         built.pretrained_cfg |= {k: v for k, v in (("source", cfg.source), ("file", cfg.file)) if v is not None}
     return built
+
+
+# Registration
+
+
+def register(
+    model: Any,
+    name: str,
+    what: str,
+    refusal: str = NOTHING_PUBLISHED,
+    *,
+    create: Callable[..., Any] = build,
+    **given: Any,
+) -> None:
+    """Register a model with timm, in the module of its family; `what` is its docstring.
+
+    Args:
+        refusal: the sentence if weights are wanted where none are published; {} is the name.
+        create: takes what `build` does, in its place.
+        given: arguments unless others are asked for.
+    """
+    module = sys.modules[FAMILIES[model.family].module]
+
+    def entrypoint(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+        return create(model, module.checkpoint_filter_fn, name, pretrained, refusal, **given | kwargs)
+
+    entrypoint.__name__ = entrypoint.__qualname__ = name
+    entrypoint.__module__, entrypoint.__doc__ = module.__name__, what
+    setattr(module, name, register_model(entrypoint))
+
+
+def register_bundled(model: Any) -> None:
+    """Register the networks of a family, given by its class, whose weights come with s3zoo.
+
+    A folder in s3zoo/weights with the name of a model and its tag is all that such a network needs.
+    """
+    for folder in sorted(BUNDLED.glob("*.*")):
+        config = read_json_object(folder / CONFIG)
+        arch, size = Arch.from_dict(config["model_args"]["arch"]), config["model_args"]["img_size"]
+        if arch.family != model.family:
+            continue
+        name, _, data = folder.name.partition(".")
+        cfg = {k: tuple(v) if isinstance(v, list) else v for k, v in config["pretrained_cfg"].items()}
+        module: Any = sys.modules[FAMILIES[arch.family].module]
+        module.default_cfgs |= generate_default_cfgs({folder.name: cfg | {"file": str(folder)}})
+        what = f"Found and trained on {data} with s3zoo, for images of {size[0]} x {size[1]}."
+        register(model, name, what, arch=arch, img_size=size)

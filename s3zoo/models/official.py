@@ -145,11 +145,11 @@ def unwrap(content: Any, *, ema: bool = False, name: str = "The checkpoint") -> 
             break
         held = [key for key in own + averaged if isinstance(content.get(key), Mapping)]
         chosen = next((key for key in held if (key in averaged) == ema), None)
-        if chosen is None and held and not ema:
+        if chosen is None and ema:
+            raise ValueError(f"{name} holds no averaged weights (EMA) under {' or '.join(map(repr, averaged))}.")
+        if chosen is None and held:
             chosen = held[0]
             _logger.warning("%s holds averaged weights (EMA) only, under %r; these are taken.", name, chosen)
-        if chosen is None and ema and not any(key in averaged for key in held):
-            raise ValueError(f"{name} holds no averaged weights (EMA) under {' or '.join(map(repr, averaged))}.")
         if chosen is None:
             break
         content, ema = content[chosen], False

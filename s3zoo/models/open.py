@@ -29,8 +29,8 @@ from s3zoo.models.folder import (
     check_finite,
     check_network,
     check_sums,
+    config_beside,
     is_ours,
-    read_json_object,
     read_network,
 )
 from s3zoo.models.loading import fetch, find_weights
@@ -168,8 +168,8 @@ def model_with(spec: str, weights: str, **options: Any) -> Any:
     if not isinstance(classifier, str):
         raise ValueError(f"{spec} has no single classifier, so weights from elsewhere cannot be put into it.")
     head = state.get(f"{classifier}.weight", state.get(f"{classifier.partition('.')[0]}.weight"))
-    overlay = {"state_dict": state, "source": "", "num_classes": 0 if head is None else len(head)}
-    overlay |= {"label_names": names}
+    classes = 0 if head is None else len(head)
+    overlay = {"state_dict": state, "source": "", "num_classes": classes, "label_names": names}
     if not hasattr(plain, "arch"):
         _check_names(plain, state, classifier, what, spec)
     try:
@@ -177,7 +177,7 @@ def model_with(spec: str, weights: str, **options: Any) -> Any:
     except ValueError as error:
         raise ValueError(f"The weights of {what} do not fit the model {spec}: {_reason(error)}") from None
     # What the model says of itself is its own again; the licence is that of the weights.
-    model.pretrained_cfg = cfg | {"label_names": names, "num_classes": overlay["num_classes"], "license": licence}
+    model.pretrained_cfg = cfg | {"label_names": names, "num_classes": classes, "license": licence}
     return model
 
 
@@ -194,9 +194,9 @@ def read_weights(spec: str) -> tuple[dict[str, Tensor], tuple[int, ...] | None]:
                 " the name."
             )
         path = _in_one_sentence(spec, lambda: _fetch(repository))
-    beside = path.parent / CONFIG
-    config = read_json_object(beside) if beside.is_file() else {}
-    network = check_network(config, str(beside)) if "architecture" in config else {}  # else a detector's, say
+    config = config_beside(path)
+    # Else it is a detector's, say.
+    network = check_network(config, str(path.with_name(CONFIG))) if "architecture" in config else {}
     size = (network.get("pretrained_cfg") or {}).get("input_size")
     return read_checkpoint(path), tuple(size) if size else None
 

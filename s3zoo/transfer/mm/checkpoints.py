@@ -13,18 +13,15 @@ import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlparse
 
-import torch
 from mmengine.logging import HistoryBuffer
 from mmengine.model import is_model_wrapper
 from mmengine.runner import checkpoint as mm
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from s3zoo.files import replacing
 from s3zoo.models.folder import WEIGHTS
-from s3zoo.models.official import allow, read_checkpoint, read_file
+from s3zoo.models.official import allow, fetched, read_checkpoint, read_file
 
 META = "dataset_meta"  # mmengine's word for names and colours of classes
 
@@ -52,11 +49,7 @@ def read(file: Any, map_location: Any = "cpu", weights_only: bool | None = None)
 
 def read_url(url: str, model_dir: str | None = None, map_location: Any = "cpu", progress: bool = True) -> Any:
     """The content of a checkpoint on the web, fetched once; the loader that this replaces runs what it finds there."""
-    path = Path(model_dir or torch.hub.get_dir() + "/checkpoints") / Path(urlparse(url).path).name
-    if not path.is_file():
-        with replacing(path) as temporary:
-            torch.hub.download_url_to_file(url, str(temporary), progress=progress)
-    return read(path, map_location)
+    return read(fetched(url, model_dir), map_location)
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:

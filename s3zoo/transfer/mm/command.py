@@ -186,21 +186,15 @@ def train(argv: list[str] | None = None) -> int:
         with own():
             print(_plan(cfg))
         return 0
-    with own():
-        _prepare(cfg, args, ("train", "val"))
+    check_writable(Path(cfg.work_dir), "--work-dir", folder=True)
     last = _last_checkpoint(Path(cfg.work_dir))
     if last and not args.resume:
         raise ValueError(
             f"{cfg.work_dir!r} holds a run already ({Path(last).name}); go on with --resume or name another --work-dir."
         )
-    cfg.resume = bool(last)
-    if args.resume and not last and first():
-        print(f"{cfg.work_dir} has no checkpoint yet: the run begins.")
     begin = cfg.get("load_from")
     if begin and not last and not re.match(r"[\w-]+:", str(begin)) and not Path(str(begin)).is_file():  # no address
         raise ValueError(f"load_from is {begin!r}, but there is no such file; give a checkpoint, or leave it out.")
-    if last:
-        cfg.load_from = last
     if args.amp:
         if not torch.cuda.is_available():
             raise ValueError("--amp needs a GPU, and torch sees none; leave it out.")
@@ -209,6 +203,13 @@ def train(argv: list[str] | None = None) -> int:
         if "base_batch_size" not in cfg.get("auto_scale_lr", {}):
             raise ValueError("--auto-scale-lr needs auto_scale_lr.base_batch_size in the config, which has none.")
         cfg.auto_scale_lr.enable = True
+    with own():
+        _prepare(cfg, args, ("train", "val"))
+    cfg.resume = bool(last)
+    if last:
+        cfg.load_from = last
+    elif args.resume and first():
+        print(f"{cfg.work_dir} has no checkpoint yet: the run begins.")
     try:
         with own():
             runner = _runner(cfg)
@@ -283,7 +284,6 @@ def _plan(cfg: Config) -> str:
 
 def _prepare(cfg: Config, args: argparse.Namespace, splits: Sequence[str]) -> None:
     quiet()
-    check_writable(Path(cfg.work_dir), "--work-dir", folder=True)
     if args.classes:
         set_classes(cfg, [name.strip() for name in args.classes.split(",")])
     if args.data is None and "drawn_shapes" in cfg:
@@ -350,6 +350,7 @@ def test(argv: list[str] | None = None) -> int:
             raise ValueError("--tta needs tta_model and tta_pipeline in the config, which mmdet has for boxes only.")
         cfg.test_dataloader.dataset.pipeline = cfg.tta_pipeline
     cfg.work_dir = str(args.work_dir)
+    check_writable(args.work_dir, "--work-dir", folder=True)
     with opened.running():
         _prepare(cfg, args, ("test",))
     without_pretrained(cfg)

@@ -252,19 +252,19 @@ def set_backbone(cfg: Config, network: str) -> None:
 
     def fit(node: Any) -> None:
         for key, value in node.items():
-            for part in value if isinstance(value, list) else [value]:
-                if isinstance(part, dict):
-                    fit(part)
             if key == "featmap_strides":
                 node[key] = strides[: len(value)]
-            elif key == "anchor_generator" and "strides" in value:
-                value["strides"] = strides[: len(value["strides"])]
-            elif key in ("neck", "decode_head") and isinstance(value.get("in_channels"), list | tuple):
-                value["in_channels"] = channels
-                value.update({"in_index": list(range(len(channels)))} if "in_index" in value else {})
-            elif key == "auxiliary_head":
-                value["in_index"] = min(value["in_index"], len(channels) - 1)
-                value["in_channels"] = channels[value["in_index"]]
+            parts = value if isinstance(value, list) else [value]  # a model may have several of a kind
+            for part in (part for part in parts if isinstance(part, dict)):
+                fit(part)
+                if key == "anchor_generator" and "strides" in part:
+                    part["strides"] = strides[: len(part["strides"])]
+                elif key in ("neck", "decode_head") and isinstance(part.get("in_channels"), list | tuple):
+                    part["in_channels"] = channels
+                    part.update({"in_index": list(range(len(channels)))} if "in_index" in part else {})
+                elif key == "auxiliary_head" and isinstance(part.get("in_index", -1), int):
+                    part["in_index"] = min(part.get("in_index", -1), len(channels) - 1)
+                    part["in_channels"] = channels[part["in_index"]]
 
     fit(cfg.model)
 

@@ -55,7 +55,6 @@ _aten: Any = torch.ops.aten
 _CHEAP = {  # operations per element, as mmengine's FlopAnalyzer counts them
     _aten.native_layer_norm: _numel(5),
     _aten.native_batch_norm: _numel(2),
-    _aten.cudnn_batch_norm: _numel(2),
     _aten._native_batch_norm_legit_no_training: _numel(2),
     _aten.native_group_norm: _numel(5),
     _aten.upsample_nearest2d: _numel(1),

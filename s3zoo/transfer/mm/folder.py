@@ -143,7 +143,7 @@ def load_detector(folder: str | Path) -> Exported:
         checked = Config(_checked(cfg, meta))
         twin = _built(checked)
         if json.loads(json.dumps(cfg, default=str)) != content.get("config"):  # from which its card is made
-            raise _Refused(f"its config.json holds another config than its {CONFIG_PY}")
+            raise ValueError(f"its config.json holds another config than its {CONFIG_PY}")
     except ValueError as refused:
         said = str(refused).rstrip(".")
         raise ValueError(
@@ -165,7 +165,7 @@ def _built(cfg: Config) -> nn.Module:
             return MODELS.build(cfg.model)
     except Exception as error:  # numbers and words that the parts do not expect can fail anywhere in them
         said = " ".join(str(error).split())[:200]
-        raise _Refused(f"its parts do not fit each other ({type(error).__name__}: {said})") from error
+        raise ValueError(f"its parts do not fit each other ({type(error).__name__}: {said})") from error
 
 
 @contextlib.contextmanager
@@ -194,10 +194,6 @@ def running_config(name: str, until: Callable[[], bool] = lambda: False) -> Abst
     return running(f"The config {name!r}", "correct it (S3ZOO_DEBUG=1 shows where it fails)", until)
 
 
-class _Refused(ValueError):
-    pass
-
-
 def _checked_meta(meta: Any) -> dict[str, Any]:
     if not meta:
         return {}
@@ -210,13 +206,13 @@ def _checked(cfg: dict[str, Any], meta: dict[str, Any]) -> dict[str, Any]:
     """A config with the model, the pipelines and a test of its scope, and nothing else of `cfg`."""
     scope = cfg.get("default_scope")
     if scope not in SCOPES:
-        raise _Refused(f"its default_scope is {scope!r:.60} instead of {' or '.join(SCOPES)}")
+        raise ValueError(f"its default_scope is {scope!r:.60} instead of {' or '.join(SCOPES)}")
     register(Config(dict(default_scope=scope)))
     models, transforms = _registered(scope, MODELS, TASK_UTILS) & PARTS, _registered(scope, TRANSFORMS) & STEPS
     loader = _dict(cfg.get("test_dataloader"), "test_dataloader")
     stored = _dict(loader.get("dataset"), "test_dataloader.dataset")
     if not isinstance(stored.get("pipeline"), list | tuple):
-        raise _Refused("it has no list of steps as test_dataloader.dataset.pipeline")
+        raise ValueError("it has no list of steps as test_dataloader.dataset.pipeline")
     dataset = _dataset(scope, stored, meta, _part(list(stored["pipeline"]), transforms, "test pipeline"))
     out: dict[str, Any] = {
         "default_scope": scope,
@@ -242,7 +238,7 @@ def _checked(cfg: dict[str, Any], meta: dict[str, Any]) -> dict[str, Any]:
 
 def _dict(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise _Refused(f"it has no {where}")
+        raise ValueError(f"it has no {where}")
     return value
 
 
@@ -259,19 +255,19 @@ def _part(node: Any, allowed: set[str], where: str) -> Any:
             if key in DROPPED:
                 continue
             if not isinstance(key, str | int) or (isinstance(key, str) and not WORD.fullmatch(key)):
-                raise _Refused(f"{where} has the key {str(key)[:60]!r}")
+                raise ValueError(f"{where} has the key {str(key)[:60]!r}")
             inside = f"{where}.{key}"
             if key == "type" and isinstance(value, str):
                 known = UNREGISTERED.get(where.rpartition(".")[2], ())
                 if value not in known and (value not in allowed or _is_module(value)):
-                    raise _Refused(f"{inside} is {value[:60]!r}, which is none of the parts that a folder may name")
+                    raise ValueError(f"{inside} is {value[:60]!r}, which is none of the parts that a folder may name")
                 out[key] = value
             elif node.get("type") == "S3ZooBackbone" and key in ("model", "model_args"):
                 out[key] = value
             elif key == "type":
-                raise _Refused(f"{inside} is a {type(value).__name__}")
+                raise ValueError(f"{inside} is a {type(value).__name__}")
             elif isinstance(value, str) and FILE_KEY.fullmatch(str(key)):
-                raise _Refused(f"{inside} names a file or an address")
+                raise ValueError(f"{inside} names a file or an address")
             else:
                 out[key] = _part(value, allowed, inside)
         if out.get("type") == "S3ZooBackbone":
@@ -280,11 +276,11 @@ def _part(node: Any, allowed: set[str], where: str) -> Any:
     if isinstance(node, list | tuple):
         return type(node)(_part(value, allowed, f"{where}[{i}]") for i, value in enumerate(node))
     if isinstance(node, str) and not WORD.fullmatch(node):
-        raise _Refused(f"{where} is {node[:60]!r}, which is no plain word")
+        raise ValueError(f"{where} is {node[:60]!r}, which is no plain word")
     if isinstance(node, str) and _is_module(node):
-        raise _Refused(f"{where} is {node[:60]!r}, the name of a Python module")
+        raise ValueError(f"{where} is {node[:60]!r}, the name of a Python module")
     if node is not None and not isinstance(node, str | bool | int | float):
-        raise _Refused(f"{where} is a {type(node).__name__}")
+        raise ValueError(f"{where} is a {type(node).__name__}")
     return node
 
 
@@ -296,12 +292,9 @@ def _is_module(word: str) -> bool:
 def _check_backbone(cfg: dict[str, Any], where: str) -> None:
     name = cfg.get("model", "s3_tiny")
     if not isinstance(name, str) or not re.fullmatch(r"[\w.]+", name) or not timm.is_model(name.partition(".")[0]):
-        raise _Refused(f"{where}.model is {str(name)[:60]!r}, which is no network of timm or s3zoo")
+        raise ValueError(f"{where}.model is {str(name)[:60]!r}, which is no network of timm or s3zoo")
     if cfg.get("model_args"):
-        try:
-            check_args(name, cfg["model_args"], f"{where}: ")
-        except ValueError as error:
-            raise _Refused(str(error).rstrip(".")) from None
+        check_args(name, cfg["model_args"], f"{where}: ")
 
 
 def _dataset(scope: str, stored: dict[str, Any], meta: dict[str, Any], pipeline: list[Any]) -> dict[str, Any]:
@@ -317,7 +310,7 @@ def _dataset(scope: str, stored: dict[str, Any], meta: dict[str, Any], pipeline:
         }
         for name, value in places.items():
             if not isinstance(value, str) or not re.fullmatch(r"[\w ./-]*", value) or ".." in value or value[:1] == "/":
-                raise _Refused(f"{name} of its test data is {str(value)[:60]!r}, which is not below the data's folder")
+                raise ValueError(f"{name} of its test data is {str(value)[:60]!r}, which is not in the data's folder")
         out |= {key: places} if key else places
     if type(stored.get("reduce_zero_label")) is bool:
         out["reduce_zero_label"] = stored["reduce_zero_label"]

@@ -167,15 +167,11 @@ OPERATORS: tuple[Callable[..., Any], ...] = (
 )
 
 
-def _no_operator(name: str) -> str:
-    return (
-        f"The mmcv operator {name!r} is not available, as this mmcv was installed without compiled operators and "
-        f"torchvision has no equal of it; {HINT}."
-    )
-
-
-def _no_imgaug(name: str) -> str:
-    return f"imgaug's {name} is not available, as imgaug is not installed; install it with `pip install imaug`."
+NO_OPERATOR = (
+    "The mmcv operator {!r} is not available, as this mmcv was installed without compiled operators and torchvision has"
+    f" no equal of it; {HINT}."
+)
+NO_IMGAUG = "imgaug's {} is not available, as imgaug is not installed; install it with `pip install imaug`."
 
 
 # Import
@@ -186,14 +182,11 @@ IMGAUG += tuple(f"imgaug.augmentables.{name}" for name in ("lines", "segmaps"))
 
 
 class _Loader(Loader):
-    """Makes a module of `members` in which any other name is a function that raises `sentence(name)` when called."""
+    """Makes a module of `members` in which any other name is a function that refuses by the sentence when called."""
 
-    def __init__(self, sentence: Callable[[str], str], members: tuple[Callable[..., Any], ...] = ()) -> None:
+    def __init__(self, sentence: str, members: tuple[Callable[..., Any], ...] = ()) -> None:
         self.sentence = sentence
         self.members = members
-
-    def create_module(self, spec: ModuleSpec) -> None:
-        return None
 
     def exec_module(self, module: types.ModuleType) -> None:
         for member in self.members:
@@ -208,7 +201,7 @@ class _Loader(Loader):
             raise AttributeError(name)
 
         def refuse(*args: Any, **kwargs: Any) -> Any:
-            raise NotImplementedError(self.sentence(name))
+            raise NotImplementedError(self.sentence.format(name))
 
         refuse.__name__ = refuse.__qualname__ = name
         return refuse
@@ -225,8 +218,8 @@ class _Finder(MetaPathFinder):
         return ModuleSpec(fullname, self.loader, origin=__file__, is_package=fullname != EXTENSION)
 
 
-_extension = _Finder(_Loader(_no_operator, OPERATORS), EXTENSION)
-_imgaug = _Finder(_Loader(_no_imgaug), *IMGAUG)
+_extension = _Finder(_Loader(NO_OPERATOR, OPERATORS), EXTENSION)
+_imgaug = _Finder(_Loader(NO_IMGAUG), *IMGAUG)
 
 
 def install(force: bool = False) -> None:

@@ -19,12 +19,13 @@ COLOURS = ((220, 60, 40), (40, 90, 230))
 Shapes = list[tuple[int, np.ndarray]]  # class and mask
 
 
-def draw(rng: np.random.Generator, height: int = 96, width: int = 128, count: int = 3) -> tuple[np.ndarray, Shapes]:
-    """An image and its shapes, of which a later one hides what it covers of the earlier ones."""
+def draw(rng: np.random.Generator) -> tuple[np.ndarray, Shapes]:
+    """An image and its three shapes, of which a later one hides what it covers of the earlier ones."""
+    height, width = 96, 128
     image = rng.integers(90, 150, (height, width, 3)).astype(np.uint8)
     rows, cols = np.mgrid[:height, :width]
     shapes: Shapes = []
-    for index in range(count):
+    for index in range(3):
         label = index % 2 if index < 2 else int(rng.integers(2))  # both classes in every image
         half = int(rng.integers(height // 7, height // 4))
         y, x = int(rng.integers(half, height - half)), int(rng.integers(half, width - half))
@@ -71,11 +72,9 @@ def _splits(
     return [(train, images, np.random.default_rng(seed)), (val, *other)]
 
 
-def write_coco(
-    root: Path, images: int = 4, seed: int = 0, classes: tuple[str, ...] = CLASSES, held_out: int = 0
-) -> Path:
+def write_coco(root: Path, images: int = 4, seed: int = 0, held_out: int = 0) -> Path:
     """Validation has the training images, which a network that can learn must get right, or `held_out` others."""
-    categories = [{"id": 3 * i + 1, "name": name} for i, name in enumerate(classes)]  # ids with gaps, as COCO has them
+    categories = [{"id": 3 * i + 1, "name": name} for i, name in enumerate(CLASSES)]  # ids with gaps, as COCO has them
     (root / "annotations").mkdir(parents=True)
     for split, count, rng in _splits(("train2017", "val2017"), images, held_out, seed):
         (root / split).mkdir()

@@ -13,7 +13,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -122,9 +122,7 @@ def _read_vqa_v2(root: str, name: str) -> VqaSplit:
             if not humans:
                 raise ValueError(f"{path} has no answers to question {row['question_id']}; copy the file again.")
             majority, kind = sys.intern(row["multiple_choice_answer"]), sys.intern(row["answer_type"])
-            questions[asked.question_id] = Question(
-                asked.question_id, asked.image_id, asked.text, humans, majority, kind
-            )
+            questions[asked.question_id] = replace(asked, answers=humans, majority=majority, answer_type=kind)
             answered.add(asked.question_id)
         metric.check_ids(answered, questions)
     return VqaSplit(list(questions.values()), _coco_images(Path(root), images_of))
@@ -223,7 +221,6 @@ class Images:
 
     def __init__(self, files: Mapping[int, Path], config: VqaData) -> None:
         self.files, self.config = files, config
-        self._size = (config.img_size, config.img_size)
         self._cache: dict[int, np.ndarray] = {}
         self._keep = len(files) * 3 * config.img_size**2 <= CACHE_BYTES
 
@@ -260,14 +257,9 @@ class TrainSamples:
         self.groups = list(split.by_image)  # image ids
         if config.image_dropout and config.dropped_image == "shuffle" and len(self.groups) < 2:
             raise ValueError("Images can be shuffled only where there are two or more.")
-        counts = np.array([len(own) for own in split.by_image.values()])
-        self.stops = np.cumsum(counts)  # of the groups in `own`, the questions' places group by group
-        self.starts = self.stops - counts
-        self.own = np.concatenate(list(split.by_image.values()))
-        self.group_of = np.repeat(np.arange(len(counts)), counts)
-        self._order: tuple[int, np.ndarray] = (-1, self.own)  # of an epoch
+        self.own = list(split.by_image.values())  # the places of each group's questions
         size = config.questions_per_image
-        self.chunks = np.array([(g, k) for g, count in enumerate(counts) for k in range(-(-count // size))])
+        self.chunks = np.array([(g, k) for g, own in enumerate(self.own) for k in range(-(-len(own) // size))])
         texts = list(dict.fromkeys(question.text for question in split.questions))
         self.ids, self.mask = words(texts, config.max_tokens)
         row = {text: place for place, text in enumerate(texts)}
@@ -283,12 +275,9 @@ class TrainSamples:
         An image's questions are shuffled and cut into samples; the last one is filled up with questions drawn anew.
         Where matching is learned, half of them are questions about other images ("two of four match").
         """
-        if self._order[0] != epoch:
-            shuffled = np.lexsort((hashed(self.seed, ORDER, epoch, self.own), self.group_of))
-            self._order = epoch, self.own[shuffled]
         group, chunk = self.chunks[sample]
-        image, size = self.groups[group], self.config.questions_per_image
-        order = self._order[1][self.starts[group] : self.stops[group]]
+        image, own, size = self.groups[group], self.own[group], self.config.questions_per_image
+        order = own[np.argsort(hashed(self.seed, ORDER, epoch, own), kind="stable")]
         chosen = order[chunk * size : (chunk + 1) * size].copy()
         if lacking := size - len(chosen):
             draws = hashed(self.seed, FILL, epoch, sample, np.arange(lacking))

@@ -99,20 +99,23 @@ class Words:
 
     def unknown(self, question: str) -> list[str]:
         """The words of a question that the vocabulary has no pieces for."""
-        backend = self._tokenizer.backend_tokenizer
-        text = backend.normalizer.normalize_str(question)
-        words = [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)]
-        return [word for word in words if "[UNK]" in self._tokenizer.tokenize(word)]
+        return [word for word in _words(self._tokenizer, question) if "[UNK]" in self._tokenizer.tokenize(word)]
 
     @classmethod
     def of(cls, questions: Iterable[str]) -> Words:
         """Whole words of these questions, the frequent ones first; a WordPiece vocabulary without pieces."""
-        backend = BertTokenizer(do_lower_case=True).backend_tokenizer
+        tokenizer = BertTokenizer(do_lower_case=True)
         counts: Counter[str] = Counter()
         for text, times in Counter(questions).items():
-            words = backend.pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(text))
-            counts.update({word: times * n for word, n in Counter(word for word, _ in words).items()})
+            counts.update({word: times * n for word, n in Counter(_words(tokenizer, text)).items()})
         return cls([*SPECIAL, *sorted(counts, key=lambda word: (-counts[word], word))])
+
+
+def _words(tokenizer: BertTokenizer, text: str) -> list[str]:
+    """What a tokenizer takes apart into pieces."""
+    backend = tokenizer.backend_tokenizer
+    text = backend.normalizer.normalize_str(text)
+    return [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)]
 
 
 # BERT
@@ -141,12 +144,8 @@ def load_bert(source: str, layers: int) -> tuple[BertModel, Words]:
     place = bert_folder(source)
     transformers.logging.set_verbosity_error()  # weights that are left out (pooler, later layers) are no news
     transformers.logging.disable_progress_bar()
-    files = (CONFIG, WORDS, WEIGHTS)
-    lost = [name for name in files if Path(place).is_dir() and not Path(place, name).is_file()]
-    if lost:
-        raise ValueError(f"model.bert is {source!r}, a folder without {lost[0]}; it needs {', '.join(files)}.")
     if Path(place).is_dir():
-        known = _check_bert(Path(place))
+        known = _check_bert(Path(place), source)
         config: Any = _fetched(source, lambda: BertConfig(**known))
     else:
         config = _fetched(source, lambda: transformers.AutoConfig.from_pretrained(place, trust_remote_code=False))
@@ -169,10 +168,13 @@ def load_bert(source: str, layers: int) -> tuple[BertModel, Words]:
     return bert, Words(sorted(ids, key=ids.__getitem__), bool(tokenizer.do_lower_case))
 
 
-def _check_bert(folder: Path) -> dict[str, Any]:
+def _check_bert(folder: Path, source: str) -> dict[str, Any]:
     """What of a folder's config makes its BERT; a damaged folder is refused before transformers says so in words of its
     own, or fills the memory.
     """
+    files = (CONFIG, WORDS, WEIGHTS)
+    if lost := [name for name in files if not (folder / name).is_file()]:
+        raise ValueError(f"model.bert is {source!r}, a folder without {lost[0]}; it needs {', '.join(files)}.")
     config = read_json_object(folder / CONFIG)
     if config.get("model_type") != "bert":
         raise ValueError(f"{str(folder)!r} is a {config.get('model_type')!r:.60} model, but model.bert must be a BERT.")
@@ -181,7 +183,7 @@ def _check_bert(folder: Path) -> dict[str, Any]:
         typed(value, _BERT[key], f"{str(folder / CONFIG)!r}: {key}")
     check_safetensors(folder / WEIGHTS)
     words = read_bytes(folder / WORDS, CONFIG_BYTES).decode(errors="replace").split("\n")
-    if lost := sorted({"[PAD]", "[UNK]", "[CLS]", "[SEP]"} - set(words)):
+    if lost := [token for token in SPECIAL[:4] if token not in words]:
         raise ValueError(f"{str(folder / WORDS)!r} has no word {lost[0]}, which every BERT has; get it again.")
     return known
 
@@ -352,8 +354,11 @@ def save(
     """Write weights, config, answers and words; `data` says how images and questions are prepared."""
     backbone: Any = model.backbone
     if isinstance(backbone, ZooModel):  # whatever name it was made by, its architecture makes it again
-        args = {"arch": backbone.arch.to_dict(), "img_size": [data["img_size"]] * 2}
+        size: Any = getattr(backbone, "img_size", None) or backbone.patch_embed.img_size  # type: ignore[union-attr]
+        args: dict[str, Any] = {"arch": backbone.arch.to_dict(), "img_size": list(size)}
         name = ENTRYPOINTS[backbone.arch.family]
+        if getattr(backbone, "dynamic_img_size", False):
+            args["dynamic_img_size"] = True
         args |= getattr(backbone, "model_args", dict)()
     else:
         name = backbone.pretrained_cfg["architecture"]
@@ -382,9 +387,9 @@ def load(folder: Path) -> tuple[VqaModel, Words, list[str], dict[str, Any]]:
     """Model in evaluation mode, words, answers and config of a folder that `save` wrote; it reaches nothing else."""
     folder = model_folder(folder) or folder
     content = KIND.read(folder)
-    vocabulary = _text(folder / WORDS).split("\n")[:-1]
     answers = read_json(folder / ANSWERS)
     try:
+        vocabulary = read_bytes(folder / WORDS, CONFIG_BYTES).decode().split("\n")[:-1]
         _check(content, answers, vocabulary)
     except ValueError as error:
         said = str(error).rstrip(".")
@@ -403,13 +408,6 @@ def load(folder: Path) -> tuple[VqaModel, Words, list[str], dict[str, Any]]:
     model = build()
     model.load_state_dict(weights)
     return model.eval(), words, answers, content
-
-
-def _text(path: Path) -> str:
-    try:
-        return read_bytes(path, CONFIG_BYTES).decode()
-    except UnicodeDecodeError:
-        raise ValueError(f"{str(path)!r} is no text; copy the folder again.") from None
 
 
 def _check(content: dict[str, Any], answers: Any, vocabulary: list[str]) -> None:
