@@ -612,6 +612,7 @@ TABLE: dict[str, list[Case]] = {
         ),
         *each("flops_mm segmenter.py", *puts("segmenter.py", "x=( model=3 nul"), Cut("segmenter.py", 0.353)),
         *each(TEST_COCO, Make("coco/val2017/000000000000.jpg", "fifo")),
+        *each(TEST_COCO, Cut("coco/val2017/000000000001.jpg", 0.0007, True), late=True),
         *each(TEST_MM, Cut("ade/annotations/validation/shapes_00000001.png", 0.5), late=True),
         *each(TEST_COCO, *puts(COCO, DOCUMENTS), *(Make(COCO, kind) for kind in KINDS)),
         *each(TEST_COCO, *(Edit(COCO, *field) for field in COCO_FIELDS), Make("coco/val2017", "nothing")),

@@ -7,8 +7,10 @@ import contextlib
 import io
 import json
 import logging
+import os
 import re
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -16,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import mmcv
 import torch
 from mmengine.config import Config, DictAction
 from mmengine.logging import MMLogger
@@ -43,6 +46,7 @@ from s3zoo.transfer.mm.config import (
 )
 from s3zoo.transfer.mm.folder import export_detector, load_detector, running, running_config
 
+STDERR = 2  # where code that is not Python's writes
 MODEL = "model"  # below the work folder: the trained model as safetensors and config
 
 
@@ -111,9 +115,27 @@ class _Runner(Runner):
         return checkpoint
 
 
+def _decoded(decode: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What libraries below OpenCV print about an image that they give up is not shown, only the sentence about it."""
+    with tempfile.TemporaryFile() as said:
+        before = os.dup(STDERR)
+        os.dup2(said.fileno(), STDERR)
+        try:
+            image = decode(*args, **kwargs)
+        finally:
+            os.dup2(before, STDERR)
+            os.close(before)
+        if image is not None:
+            said.seek(0)
+            os.write(STDERR, said.read())
+    return image
+
+
 @contextlib.contextmanager
 def _readable() -> Iterator[None]:
     """An image or label map of the dataset that cannot be decoded is named in a sentence."""
+    decode = mmcv.imfrombytes
+    mmcv.imfrombytes = partial(_decoded, decode)  # the processes of data loaders inherit it
     try:
         yield
     except (AssertionError, OSError, SyntaxError) as error:  # mmcv's; Pillow's, which reads label maps
@@ -123,6 +145,8 @@ def _readable() -> Iterator[None]:
             raise
         what = f"The image {found[1]!r}" if found and found[1] else "A label map of the dataset"
         raise ValueError(f"{what} cannot be decoded; repair or remove it and repeat the command.") from error
+    finally:
+        mmcv.imfrombytes = decode
 
 
 def _runner(cfg: Config) -> _Runner:
