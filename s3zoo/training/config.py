@@ -379,7 +379,13 @@ def flat(stored: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+def difference(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
     """The dotted keys in which two stored configs differ."""
-    one, two = flat(old), flat(new)
-    return sorted(key for key in one.keys() | two.keys() if one.get(key) != two.get(key))
+    changed = []
+    for key in sorted(old.keys() | new.keys()):
+        a, b = old.get(key), new.get(key)
+        if isinstance(a, dict) and isinstance(b, dict):
+            changed += difference(a, b, f"{prefix}{key}.")
+        elif a != b:
+            changed.append(prefix + key)
+    return changed

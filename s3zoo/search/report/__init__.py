@@ -21,10 +21,13 @@ def main(argv: list[str] | None = None) -> int:
     )
     arguments = parser.parse_args(argv)
     out = arguments.out or (arguments.runs[0] / "report" if len(arguments.runs) == 1 else Path("report"))
+    if arguments.out:
+        check_writable(out, "--out", folder=True)
     from s3zoo.search.report.data import read_all  # numpy is needed from here on
-    from s3zoo.search.report.page import write
 
     runs = read_all(arguments.runs)
     check_writable(out, "--out", folder=True)
+    from s3zoo.search.report.page import write
+
     print(f"wrote {write(runs, out)}")
     return 0
