@@ -1,11 +1,12 @@
 """What `s3zoo study cifar10` left, as networks with cards, a table of scored networks, a page and its figures.
 
-    python benchmarks/cifar10.py --pack runs/cifar10    # take in what finished runs left, then write all of it anew
+    python benchmarks/cifar10.py --pack runs/cifar10    # take in what the runs left, then write all of it anew
     python benchmarks/cifar10.py                        # write it anew from what was taken in before
+    python benchmarks/cifar10.py --unpack runs/cifar10  # on another machine: runs that were begun, to go on with them
 
-Taken in: benchmarks/data/cifar10 (every finished run without its weights, and every start). Written from that: the
-cards in s3zoo/weights, s3zoo/tables/cifar10.jsonl.xz with its card, docs/cifar10.md, docs/cifar10*.svg. `make zoo`
-then brings the rest up to date.
+Taken in: benchmarks/data/cifar10 (every finished run without its weights, what others go on from, and every start).
+Written from that: the cards in s3zoo/weights, s3zoo/tables/cifar10.jsonl.xz with its card, docs/cifar10.md,
+docs/cifar10*.svg. `make zoo` then brings the rest up to date.
 """
 
 from __future__ import annotations
@@ -30,14 +31,17 @@ from s3zoo.drawing import mean_and_spread, quantity
 from s3zoo.families import FAMILIES
 from s3zoo.files import Records, read_json, write_text
 from s3zoo.search.budget import Budget
+from s3zoo.search.published import FinishedRun
 from s3zoo.search.report import data, networks, spaces
 from s3zoo.search.report.looks import file_name
 from s3zoo.study import Study, kept, method_of, summary
+from s3zoo.training import checkpoint
 from s3zoo.training.registry import load_config
 from s3zoo.zoo.page import COLOURS
 
 ROOT = Path(__file__).resolve().parent.parent
 KEPT, DOCS, WEIGHTS = ROOT / "benchmarks/data/cifar10", ROOT / "docs", ROOT / "s3zoo/weights"
+BEGUN = "begun"  # there: runs to go on with
 TABLE, TABLE_CARD = ROOT / "s3zoo/tables/cifar10.jsonl.xz", ROOT / "s3zoo/tables/README.md"
 MARKS = "<!-- written by benchmarks/cifar10.py -->", "<!-- end of what was written by benchmarks/cifar10.py -->"
 # Named before the runs: the first seed of each method, whatever came out of it, and the one that trains longer
@@ -55,8 +59,11 @@ BODIES = {"s3": "Swin", "autoformer": "ViT", "glit": "ViT, some heads convolve",
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pack", type=Path, metavar="FOLDER", help="the study's folder: take in its finished runs")
+    parser.add_argument("--pack", type=Path, metavar="FOLDER", help="the study's folder: take in its runs")
+    parser.add_argument("--unpack", type=Path, metavar="FOLDER", help="only put begun runs there, to go on with them")
     arguments = parser.parse_args()
+    if arguments.unpack:
+        return unpack(arguments.unpack)
     if arguments.pack:
         pack(arguments.pack)
     with recorded() as found:
@@ -77,24 +84,58 @@ def main() -> None:
 
 
 def pack(folder: Path) -> None:
-    """Without times, owners and places of this machine, so that the same run gives the same archive."""
-    KEPT.mkdir(parents=True, exist_ok=True)
-    for run in sorted(path.parent for path in folder.glob("*/result.json")):
-        config = read_json(run / "run.json")["config"]
-        places = {config["data"]["root"]: "cifar10", (source := config.get("supernet_weights", "")): Path(source).name}
-        with tarfile.open(KEPT / f"{run.name}.tar.xz", "w:xz", preset=9) as archive:
-            for path in sorted(kept(run)):
-                if path.suffix != ".safetensors":
-                    entry = tarfile.TarInfo(str(path.relative_to(folder)))
-                    content = path.read_bytes()
-                    for place, name in places.items():
-                        content = content.replace(place.encode(), name.encode()) if place else content
-                    entry.size = len(content)
-                    archive.addfile(entry, io.BytesIO(content))
-        print(f"{run.name}: {(KEPT / f'{run.name}.tar.xz').stat().st_size:,} bytes")
+    """Take in what the runs of a study left, and every start."""
+    study = load_config("cifar10", Study, "study")
+    runs = sorted(path.parent for path in folder.glob("*/run.json"))
+    finished = [run for run in runs if (run / "result.json").exists()]
+    for run in finished:
+        archive(run, KEPT / f"{run.name}.tar.xz", [path for path in kept(run) if path.suffix != ".safetensors"])
+    done = {path.name.removesuffix(".tar.xz") for path in KEPT.glob("*.tar.xz")}
+    needed = {name for run in study.runs if run.name not in done for name in (run.name, *run.needs)}
+    for run in runs:
+        if run.name in needed and any(run.rglob("step-*")):
+            archive(run, KEPT / BEGUN / f"{run.name}.tar.xz", list(state(run, run in finished)))
+    for path in KEPT.glob(f"{BEGUN}/*.tar.xz"):
+        if path.name.removesuffix(".tar.xz") not in needed:
+            path.unlink()
     if (folder / "study.jsonl").exists():
         known = Records(KEPT / "study.jsonl")
         known.append([row for row in Records(folder / "study.jsonl", write=False).rows if row not in known.rows])
+
+
+def state(run: Path, finished: bool) -> Iterator[Path]:
+    """The files that a run goes on from, or another run with the supernet of a finished one."""
+    last = FinishedRun(run).weights.parent if finished else None
+    for path in sorted(run.rglob("*")):
+        parts = path.relative_to(run).parts
+        if path.is_file() and not path.name.startswith(".") and parts[0] not in ("log.txt", "tensorboard", "model"):
+            step = path.parent if path.parent.name.startswith("step-") else None
+            if step in (None, last) or (last is None and step == checkpoint.steps(path.parent.parent)[-1]):
+                yield path
+
+
+def archive(run: Path, target: Path, paths: Iterable[Path]) -> None:
+    """Without times, owners and places of this machine, so that the same run gives the same archive."""
+    config = read_json(run / "run.json")["config"]
+    places = {config["data"]["root"]: "cifar10", (source := config.get("supernet_weights", "")): Path(source).name}
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(target, "w:xz", preset=9) as packed:
+        for path in sorted(paths):
+            entry = tarfile.TarInfo(str(path.relative_to(run.parent)))
+            content = path.read_bytes()
+            for place, name in places.items() if path.suffix != ".safetensors" else ():
+                content = content.replace(place.encode(), name.encode()) if place else content
+            entry.size = len(content)
+            packed.addfile(entry, io.BytesIO(content))
+    print(f"{target.relative_to(KEPT)}: {target.stat().st_size:,} bytes")
+
+
+def unpack(folder: Path) -> None:
+    """Put the runs that were begun into a study's folder, but for those that it has."""
+    for path in sorted(KEPT.glob(f"{BEGUN}/*.tar.xz")):
+        if not (folder / path.name.removesuffix(".tar.xz")).exists():
+            with tarfile.open(path) as packed:
+                packed.extractall(folder, filter="data")
 
 
 class Found(NamedTuple):

@@ -154,3 +154,27 @@ def test_another_seed_comes_into_all_of_it(benchmark: Any, found: Any, tmp_path:
     assert "| s3-1 | 70.00 |" in card and re.search(
         r"\| `s3zoo search cifar10_s3_2core .*\| 2 \| 69.00 ± 1.41 \|", card
     )
+
+
+def test_a_run_that_was_begun_goes_on_elsewhere(benchmark: Any, tmp_path: Path, monkeypatch) -> None:
+    """Its newest checkpoint and records travel; once it is finished they are no longer kept."""
+    kept, run = tmp_path / "kept", tmp_path / "runs/swin-1"
+    monkeypatch.setattr(benchmark, "KEPT", kept)
+    for name in ("train/step-00000001", "train/step-00000002", "tensorboard"):
+        (run / name).mkdir(parents=True)
+        (run / name / "tensors.safetensors").write_text(f"{name} of /my/images")
+    (run / "train/epochs.jsonl").write_text("{}")
+    (run / "log.txt").write_text("/my/images")
+    (run / "run.json").write_text(json.dumps({"config": {"data": {"root": "/my/images"}}}))
+    benchmark.pack(run.parent)
+    benchmark.unpack(tmp_path / "there")
+    there = tmp_path / "there/swin-1"
+    files = {str(path.relative_to(there)) for path in there.rglob("*") if path.is_file()}
+    assert files == {"run.json", "train/epochs.jsonl", "train/step-00000002/tensors.safetensors"}
+    assert json.loads((there / "run.json").read_text())["config"]["data"]["root"] == "cifar10"
+    (there / "train/epochs.jsonl").write_text("newer")
+    benchmark.unpack(tmp_path / "there")
+    assert (there / "train/epochs.jsonl").read_text() == "newer"
+    (run / "result.json").write_text("{}")
+    benchmark.pack(run.parent)
+    assert {path.name for path in kept.rglob("*.tar.xz")} == {"swin-1.tar.xz"} and not any(kept.glob("begun/*"))
