@@ -33,7 +33,7 @@ def cifar10_swin_micro() -> TrainRun:
 def cifar10_deit_micro() -> TrainRun:
     """A DeiT of 94K parameters on CIFAR-10, the control of S4-ViT and AutoFormer: one width, MLP ratio 4.
 
-    Expected:  not measured yet.
+    Expected:  70.46 % of the test images (seed 0, docs/cifar10.md).
     Cost:      20 epochs of 45,000 images of 32 x 32, about 40 minutes of one core (estimate).
     Command:   s3zoo train cifar10_deit_micro --data /path/to/cifar10
 
@@ -48,7 +48,7 @@ def cifar10_deit_micro() -> TrainRun:
 def cifar10_glit_global_micro() -> TrainRun:
     """A DeiT of 6.8M MACs on CIFAR-10, the control of GLiT: all heads are global, MLP ratio 4.
 
-    Expected:  not measured yet.
+    Expected:  67.53 % of the test images (seed 0, docs/cifar10.md).
     Cost:      20 epochs of 45,000 images of 32 x 32, about 30 minutes of one core (estimate).
     Command:   s3zoo train cifar10_glit_global_micro --data /path/to/cifar10
     """
