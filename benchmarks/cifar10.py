@@ -2,7 +2,7 @@
 
     python benchmarks/cifar10.py --pack runs/cifar10    # take in what the runs left, then write all of it anew
     python benchmarks/cifar10.py                        # write it anew from what was taken in before
-    python benchmarks/cifar10.py --unpack runs/cifar10  # on another machine: runs that were begun, to go on with them
+    python benchmarks/cifar10.py --unpack runs/cifar10  # on another machine: all runs as they were, to go on
 
 Taken in: benchmarks/data/cifar10 (every finished run without its weights, what others go on from, and every start).
 Written from that: the cards in s3zoo/weights, s3zoo/tables/cifar10.jsonl.xz with its card, docs/cifar10.md,
@@ -60,7 +60,7 @@ BODIES = {"s3": "Swin", "autoformer": "ViT", "glit": "ViT, some heads convolve",
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pack", type=Path, metavar="FOLDER", help="the study's folder: take in its runs")
-    parser.add_argument("--unpack", type=Path, metavar="FOLDER", help="only put begun runs there, to go on with them")
+    parser.add_argument("--unpack", type=Path, metavar="FOLDER", help="only put the runs there, to go on with")
     arguments = parser.parse_args()
     if arguments.unpack:
         return unpack(arguments.unpack)
@@ -131,11 +131,11 @@ def archive(run: Path, target: Path, paths: Iterable[Path]) -> None:
 
 
 def unpack(folder: Path) -> None:
-    """Put the runs that were begun into a study's folder, but for those that it has."""
-    for path in sorted(KEPT.glob(f"{BEGUN}/*.tar.xz")):
-        if not (folder / path.name.removesuffix(".tar.xz")).exists():
-            with tarfile.open(path) as packed:
-                packed.extractall(folder, filter="data")
+    """Put the runs that were taken in into a study's folder, but for those that it has; the queue goes on there."""
+    paths = [*KEPT.glob("*.tar.xz"), *KEPT.glob(f"{BEGUN}/*.tar.xz")]
+    for path in [path for path in paths if not (folder / path.name.removesuffix(".tar.xz")).exists()]:
+        with tarfile.open(path) as packed:
+            packed.extractall(folder, filter="data")
 
 
 class Found(NamedTuple):

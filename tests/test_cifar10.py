@@ -178,3 +178,5 @@ def test_a_run_that_was_begun_goes_on_elsewhere(benchmark: Any, tmp_path: Path, 
     (run / "result.json").write_text("{}")
     benchmark.pack(run.parent)
     assert {path.name for path in kept.rglob("*.tar.xz")} == {"swin-1.tar.xz"} and not any(kept.glob("begun/*"))
+    benchmark.unpack(tmp_path / "elsewhere")  # for the queue it is done
+    assert (tmp_path / "elsewhere/swin-1/result.json").exists()
