@@ -150,5 +150,5 @@ def test_a_folder_of_a_release_with_fewer_settings_is_resumed(tmp_path: Path) ->
 def test_a_config_that_was_changed_is_another_one(tmp_path: Path) -> None:
     run = load_config("debug_s3", SearchRun, "search")
     files.write_json(tmp_path / "run.json", {"config": to_dict(run) | {"supernet": 5}})
-    with pytest.raises(ValueError, match=r"another config \(it differs in supernet, "):
+    with pytest.raises(ValueError, match=r"another config \(it differs in supernet\)"):
         check_folder(tmp_path, run)
