@@ -203,12 +203,13 @@ def test_what_cannot_be_planned_is_said(words, sentence, images: Path, tmp_path:
 
 
 def test_a_dry_run_opens_the_images_and_compares_the_splits(images: Path, tmp_path: Path, fast: None, capsys) -> None:
-    for split in ("train", "test"):
+    for split in ("train", "val"):
         shutil.copytree(images, tmp_path / "mine" / split)
     words = ["search", "--data", str(tmp_path / "mine"), "--budget", "params<=60K", "--hours", "0.01", "--dry-run"]
     assert cli.main(words) == 2
     shown, error = capsys.readouterr()
-    assert "  together " in shown and "All 302 test images are training images" in error and error.count("\n") == 1
+    assert f"  {tmp_path / 'mine/val'}  " in shown and "  together " in shown
+    assert "All 302 test images are training images" in error and error.count("\n") == 1
 
 
 def test_one_line_from_a_folder_to_a_network(images: Path, tmp_path: Path, monkeypatch, fast: None, capsys) -> None:
