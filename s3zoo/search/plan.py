@@ -353,10 +353,11 @@ class _Fitting:
             if enough := self.tried[-1].epochs >= int(least):
                 break
         if must and not self.tried:
-            low = {metric: ends[0] for metric, ends in extents(run.space, Pricer(**run.priced)).items()}
+            low = self.costs(run, run.space.smallest())
+            takes = f" and takes {low['latency']:.2g} ms" if "latency" in low else ""
             raise ValueError(
                 f"No network of this kind is within {' or '.join(map(str, self.limits))}; the smallest has"
-                f" {quantity(low['params'])} parameters and {quantity(low['macs'])} MACs, so loosen the budget."
+                f" {quantity(low['params'])} parameters and {quantity(low['macs'])} MACs{takes}, so loosen the budget."
             )
         if not (enough or must):
             return None
