@@ -266,16 +266,18 @@ class Supernet:
     def whole(self) -> nn.Module:
         """All weights as the largest network, of which every other is a corner; a ValueError where it is not so."""
         largest = self.extract(self.space.largest())
-        shapes = {name: value.shape for name, value in largest.named_parameters()}
-        if shapes != {name: value.shape for name, value in self.bank.items()}:
-            raise ValueError(
-                f"The supernet of space {self.space.name!r} is no single network: its weights are shared"
-                f" {self.sharing!r}, or no network has all of them; `s3zoo extract` writes networks of it."
-            )
         if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in largest.modules()):
             raise ValueError(
                 f"The networks of space {self.space.name!r} have batch norms, and each needs statistics of its own;"
                 " `s3zoo extract` measures them for the networks that it writes."
+            )
+        shapes = {name: value.shape for name, value in largest.named_parameters()}
+        if shapes != {name: value.shape for name, value in self.bank.items()}:
+            entangled = self.sharing == "entangled"
+            why = "no network has all of its weights" if entangled else f"its weights are shared {self.sharing!r}"
+            raise ValueError(
+                f"The supernet of space {self.space.name!r} is no single network: {why}; `s3zoo extract` writes"
+                " networks of it."
             )
         return largest
 

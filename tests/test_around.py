@@ -1,6 +1,7 @@
 """A space around a network: it is in it, in the middle of every dimension, and its size is the limit."""
 
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import timm
 
 from s3zoo import cli, cost
 from s3zoo.arch import Arch, S3Block, Stage
+from s3zoo.models.loading import BUNDLED
 from s3zoo.search.around import around, network, space_around
 from s3zoo.search.config import SearchRun
 from s3zoo.training.config import load_config
@@ -16,7 +18,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 NAMES = [
     "vit_tiny_patch16_224", "deit_small_patch16_224", "swin_tiny_patch4_window7_224", "s3_tiny", "shunted_tiny",
-    "autoformer_small", "glit_tiny",
+    "autoformer_small", "glit_tiny", "glit_small",
+    *sorted(folder.name for folder in BUNDLED.glob("*.*")),  # from which a search may begin without being asked to
 ]  # fmt: skip
 
 
@@ -28,14 +31,19 @@ def test_the_network_lies_in_the_middle_of_its_space(name: str) -> None:
     for dim in space.dims:
         if len(dim.choices) == 3 and not dim.per_block:
             assert values[dim.name] == dim.choices[1], dim.name
-    assert side == 224 and len(space.searched) >= 3 and space.size() > 20
-    for end in (space.smallest(), space.largest()):
+    model = timm.create_model(name, device="meta")
+    channels, *size = model.pretrained_cfg["input_size"]
+    assert [side, side] == size and len(space.searched) >= 3 and space.size() > 20
+    for end in (space.smallest(), space.largest(), *(space.sample(random.Random(seed)) for seed in range(30))):
         timm.create_model(arch.family, arch=end, device="meta")
     # As many parameters as the network itself; a ViT gets relative positions, and DeiT is a ViT.
-    built = sum(p.numel() for p in timm.create_model(name, device="meta").parameters())
-    ours = cost.params(arch)
+    built = sum(p.numel() for p in model.parameters())
+    lowest, ours, highest = (
+        cost.params(each, num_classes=model.num_classes, in_chans=channels, img_size=side)
+        for each in (space.smallest(), arch, space.largest())
+    )
     assert ours == built if not name.startswith(("vit", "deit")) else built < ours < 1.03 * built
-    assert cost.params(space.smallest()) < ours < cost.params(space.largest())
+    assert lowest < ours < highest
 
 
 def test_around_a_network_of_one_block_a_stage() -> None:

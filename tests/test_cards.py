@@ -238,10 +238,11 @@ def test_a_card_says_only_what_is_known(folder: Path) -> None:
     published = cards.render(config, repo_id="someone/tiny-digits")
     assert '"hf-hub:someone/tiny-digits", pretrained=True' in published and "# tiny-digits\n" in published
     old = copy.deepcopy(config)
-    old["s3zoo"]["provenance"] = {"data": "abc", "seed": 1}
+    old["s3zoo"]["provenance"] = {"data": "abc", "seed": 1, "settings": {str(i): i for i in range(99)}}
     old["pretrained_cfg"].pop("license", None)
     text = cards.render(old)
     check(text)
+    assert "| Settings | `s3zoo.provenance.settings` in config.json |" in text  # which are hundreds
     assert "Weights: no licence given." in text
     assert ModelCard(text).data.license is None and "| Seed | 1 |" in text and "## Measured" not in text
     mixed = copy.deepcopy(config)

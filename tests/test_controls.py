@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from test_search import search
@@ -12,8 +13,11 @@ from s3zoo import cli
 from s3zoo.arch import Arch
 from s3zoo.models import MODELS
 from s3zoo.search import stock
+from s3zoo.search.budget import Budget
 from s3zoo.search.command import plan
 from s3zoo.search.config import Controls
+from s3zoo.search.finish import choose_stock
+from s3zoo.search.latency import Timing
 from s3zoo.search.records import read_space
 from s3zoo.space import s3_space
 
@@ -114,6 +118,28 @@ def test_a_random_network_is_of_the_supernet_that_finetunes_it(tmp_path: Path) -
     assert [row["space"] for row in found["spaces"]] == ["toy", "toy_1"]
     last = read_space(tmp_path / "space1" / "space.json")
     assert last.contains(Arch.from_dict(found["controls"][0]["arch"]))
+
+
+def test_networks_of_timm_are_timed_once_and_those_that_are_chosen_like_the_winner(tmp_path, monkeypatch) -> None:
+    """On a busy machine all of them with a winner's patience took longer than the search."""
+    once, patiently = {"a": 1.0, "b": 3.0, "c": 3.5, "d": 9.0, "e": 20.0, "f": 1.0}, {"c": 5.0, "f": 0.5}
+    timed: list[str] = []
+
+    def measured_model(name: str, _: int, patience: int) -> Timing:
+        timed.append(name if patience == 1 else f"{name}!")
+        return Timing(*(once[name], 1.0) if patience == 1 else (2 * patiently[name], 2.0))  # half as fast as then
+
+    monkeypatch.setattr(stock, "LISTS", {"transformer": ("e", "d", "c", "b", "a"), "cnn": ("f",)})
+    monkeypatch.setattr(stock, "_sizes", lambda name, **_: {"params": 1.0, "macs": float(ord(name))})
+    monkeypatch.setattr(stock, "build", lambda name, _: name)
+    table = SimpleNamespace(is_here=True, measured_model=measured_model)
+    log, ranks = SimpleNamespace(say=print), SimpleNamespace(first=True, wait=lambda: None)
+    costs = {"params": 1.0, "macs": 100.0, "latency": 4.0}
+    context = SimpleNamespace(run=RUN, latency=table, pricer=lambda _: costs, ranks=ranks, log=log)
+    chosen = choose_stock(context, tmp_path, RUN.space.smallest(), Budget.parse("latency<=4ms"))
+    assert timed == ["a", "b", "c", "d", "c!", "f", "f!"]
+    found = {kind: (row["model"], row["latency"], row["within_budget"]) for kind, row in chosen.items()}
+    assert found == {"transformer": ("c", 5.0, False), "cnn": ("f", 0.5, True)}
 
 
 @pytest.mark.parametrize("name", ["hf-hub:some/where", "local-dir:x", "resnet50x", "test_vit"])

@@ -175,6 +175,7 @@ def test_classes_are_matched_by_name(images):
         (("resnet10x", "--data", "DATA"), "no model or folder 'resnet10x'"),
         (("NET", "--data", "digits"), "has 3 classes, but digits has 10"),
         (("NET", "--data", "/nowhere"), "neither a folder nor one of"),
+        (("NET", "--data", "/nowhere/imagenet"), "give a folder that exists"),  # not: did you mean 'tiny_imagenet'
         (("NET", "--data", "DATA", "--split", "night"), "no split called 'night'"),
         (("NET", "--batch-size", "0"), "--batch-size is 0"),
     ],

@@ -503,8 +503,10 @@ def test_a_search_within_a_latency_budget_measures_once(tmp_path: Path, monkeypa
     kept = json.loads((tmp_path / "a" / "model" / "config.json").read_text())["s3zoo"]["provenance"]
     assert kept["latency"] == winner["latency_check"]
     card = cards.render(load_model_config(tmp_path / "a" / "model"))
-    for text in (card, (tmp_path / "a" / "log.txt").read_text()):
+    log = (tmp_path / "a" / "log.txt").read_text()
+    for text in (card, log):
         assert told_latency(winner["latency_check"]) in text
+    assert "from {:.3g} to {:.3g} ms".format(*run.space.extent(table, measured=True)) in log
     archive = json.loads((tmp_path / "a" / "space0" / "search-0" / "pareto.json").read_text())
     assert archive["latency"]
 

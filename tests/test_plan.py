@@ -192,6 +192,7 @@ def test_one_line_from_weights_that_are_there(images: Path, tmp_path: Path, monk
         (["--data", "{here}/none"], "no folder"),
         (["--data", "{images}", "--hours", "0"], "must be above 0"),
         (["--data", "{images}", "--budget", "params<=100"], "loosen the budget"),
+        (["--data", "{images}", "--budget", "latency<=0.5ms"], "MACs and takes 1 ms, so loosen"),
         (["--data", "{here}"], "cannot be used as data"),
     ],
 )
@@ -203,12 +204,13 @@ def test_what_cannot_be_planned_is_said(words, sentence, images: Path, tmp_path:
 
 
 def test_a_dry_run_opens_the_images_and_compares_the_splits(images: Path, tmp_path: Path, fast: None, capsys) -> None:
-    for split in ("train", "test"):
+    for split in ("train", "val"):
         shutil.copytree(images, tmp_path / "mine" / split)
     words = ["search", "--data", str(tmp_path / "mine"), "--budget", "params<=60K", "--hours", "0.01", "--dry-run"]
     assert cli.main(words) == 2
     shown, error = capsys.readouterr()
-    assert "  together " in shown and "All 302 test images are training images" in error and error.count("\n") == 1
+    assert f"  {tmp_path / 'mine/val'}  " in shown and "  together " in shown
+    assert "All 302 test images are training images" in error and error.count("\n") == 1
 
 
 def test_one_line_from_a_folder_to_a_network(images: Path, tmp_path: Path, monkeypatch, fast: None, capsys) -> None:
@@ -231,7 +233,8 @@ def test_one_line_from_a_folder_to_a_network(images: Path, tmp_path: Path, monke
     assert all(row["test"]["low"] <= row["test"]["top1"] <= row["test"]["high"] for row in rows.values())
     kept = json.loads((out / "model" / "config.json").read_text())["s3zoo"]["provenance"]["controls"]
     assert [row.get("model") for row in kept] == [None, "test_vit", "lcnet_050"]
-    assert cli.main([*words, "--out", str(out)]) == 0
+    same = [word.replace("params<=60K", "params <= 0.06M") for word in words]
+    assert cli.main([*same, "--out", str(out)]) == 0
     assert "This run is finished" in capsys.readouterr().out
     for other in (["--budget", "params<=50K"], ["--budget", "params<=6"], ["--hours", "1"], ["--start", "s3_nano"],
                   ["--around", "s3_nano"], ["--runtime", "onnx"], ["--no-controls"]):  # fmt: skip

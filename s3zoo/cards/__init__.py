@@ -225,11 +225,10 @@ def _origin(facts: Facts) -> list[tuple[str, str]]:
     cost += [f"{spent['subnets_scored']:,} subnets scored"] if spent.get("subnets_scored") else []
     cost += [f"on {spent['device']}"] if spent.get("device") else []
     cost += [f"{unit}: {spent[unit]}" for unit in ("threads", "processes") if spent.get(unit)]
-    settings = json.dumps(p["settings"], sort_keys=True) if p.get("settings") else ""
     rows = {
         "Command": f"`{p['command']}`" if p.get("command") else "",
         "Config": p.get("config"),
-        "Settings": f"`{settings}`" if settings else "",
+        "Settings": "`s3zoo.provenance.settings` in config.json" if p.get("settings") else "",
         "Seed": p.get("seed"),
         "Budget": p.get("budget"),
         "Initial space": p.get("space"),

@@ -313,7 +313,8 @@ class PatchGrid(nn.Module):
     @torch.jit.ignore
     def set_input_size(self, img_size: Any) -> None:
         patch = self.patch_size
-        what = f"a multiple of the patch size {patch}, or a pair (height, width) of such; resize the images"
+        what = f"a multiple of the patch size {patch}, or a pair (height, width) of such; a model built with"
+        what += " dynamic_img_size=True takes images of any size"
         self.img_size = to_size(img_size, lambda side: side % patch == 0, what)
         self.grid_size = (self.img_size[0] // patch, self.img_size[1] // patch)
 

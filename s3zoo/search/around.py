@@ -7,6 +7,7 @@ The network itself is trained beside the winner, as the control "designed".
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -84,12 +85,13 @@ def network(name: str) -> tuple[Arch, int]:
 def space_around(arch: Arch, name: str) -> Space:
     """The space in whose middle an architecture lies.
 
-    Searched are one width for all stages, the depth of the deepest, MLP ratios and, of plain networks, heads. A gene
+    Searched are one width for all stages, the depth of the deepest, MLP ratios and, of plain ViTs, heads. A gene
     that differs between the blocks of a stage is searched block by block among the values that it has there.
     """
     count, widths = len(arch.stages), arch.embed_dims
-    heads = _uniform(arch.stages[0], "num_heads")
-    part = (heads or 1) if count > 1 else 8  # heads of stages are as wide as the width allows
+    # Heads share the width in stages and in GLiT, so there they stay, and the width keeps to whole heads.
+    sharing = count > 1 or "num_heads" in FAMILIES[arch.family].trading
+    part = math.lcm(*(block.num_heads for block in arch.stages[0].blocks)) if sharing else 8
     step = max(1, round(widths[0] / SHARE / part)) * part
     dims = [Dim("embed_dim", _beside(widths[0], step), tuple(width / widths[0] for width in widths), step)]
     deepest = max(range(count), key=lambda i: arch.depths[i])
@@ -109,7 +111,7 @@ def space_around(arch: Arch, name: str) -> Space:
                 low = 0 if 0 in choices else Dim.low
                 dims.append(Dim(gene, choices, _only(i, count), gap, per_block=True, low=low))
                 continue
-            near = 0.5 if gene == "mlp_ratio" else 1 if gene == "num_heads" and count == 1 else 0
+            near = 0.5 if gene == "mlp_ratio" else 1 if gene == "num_heads" and not sharing else 0
             near = near if isinstance(value, int | float) and value > near else 0
             dims.append(Dim(gene, _beside(value, near), _only(i, count), near))
     return Space(name, arch.family, tuple(dims), count, arch.patch_size, arch.stem_depth)

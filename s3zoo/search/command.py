@@ -15,7 +15,7 @@ from typing import Any
 from s3zoo.checks import Repeats, typed
 from s3zoo.families import FAMILIES
 from s3zoo.files import check_writable, sha256, write_json, write_text
-from s3zoo.search.budget import Feasible, Pricer, extents
+from s3zoo.search.budget import Budget, Feasible, Limit, Pricer, extents
 from s3zoo.search.config import Controls, SearchRun
 from s3zoo.space import glit_details, glit_split
 from s3zoo.training.config import Train, load_config, overridden, to_dict
@@ -121,10 +121,10 @@ def _search_unasked(arguments: argparse.Namespace) -> int:
     path, hours = out / "config.py", 1.0 if arguments.hours is None else arguments.hours
     if path.exists():
         run = overridden(_planned(path), [f"data.root={arguments.data}"])
-        own = [f"{budget}," for budget in run.arch_search.budgets]
-        budgets = [f"{budget}," for budget in arguments.budget] or own
-        fits = {  # what the command says, and what the config has: around a network, budgets limit its size, too
-            "another budget": len(budgets) == len(own) and all(map(str.startswith, own, budgets)),
+        own = [Budget.parse(text) for text in run.arch_search.budgets]
+        asked = [Budget.parse(text) for text in arguments.budget] or own
+        fits = {  # what the command says, and what the config has
+            "another budget": len(asked) == len(own) and all(map(_is_of, asked, own)),
             "other hours": arguments.hours in (None, run.hours),
             "another start": ("" if arguments.no_start else arguments.start or run.start) == run.start,
             "another network": arguments.around is None or run.space.name == space_name(arguments.around),
@@ -152,6 +152,11 @@ def _search_unasked(arguments: argparse.Namespace) -> int:
     write_json(out / PLAN, {"config": to_dict(run), "config.py": hashlib.sha256(text.encode()).hexdigest()})
     write_text(path, text)
     return _search(arguments, run, out)
+
+
+def _is_of(asked: Budget, own: Budget) -> bool:
+    """Whether a planned budget is that of the command: around a network, its size is limited besides."""
+    return own == Budget({"params": own.limits.get("params", Limit()), **asked.limits})
 
 
 def _planned(path: Path) -> SearchRun:

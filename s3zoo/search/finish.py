@@ -15,6 +15,7 @@ from s3zoo.models import MODELS
 from s3zoo.search import stock
 from s3zoo.search.budget import Budget
 from s3zoo.search.context import Context, Finished, count_correct, make_evaluator
+from s3zoo.search.latency import PATIENCE
 from s3zoo.search.records import REMEDY
 from s3zoo.search.space_search import rank_correlation
 from s3zoo.supernet import Supernet, recalibrate
@@ -73,16 +74,22 @@ def choose_stock(context: Context, place: Path, winner: Arch, budget: Budget) ->
     if context.ranks.first and not path.exists():
         repeats, costs = run.arch_search.latency_repeats, context.pricer(winner)
         here = table is not None and table.is_here
+        metric, limit = ("latency", costs["latency"]) if here else ("macs", math.inf)
+        if here:
+            context.log.say(f"{place.parent.name}: timm's networks are timed, to find the nearest to the winner")
 
-        def timed(name: str) -> float:
+        def timed(name: str, patience: int = 1) -> float:
             assert table is not None
-            return table.measured_model(stock.build(name, run.shape), repeats).then
+            return table.measured_model(stock.build(name, run.shape), repeats, patience).then
 
-        latency = timed if here else None
         chosen: dict[str, Any] = {}
         for kind in stock.LISTS:
-            known = stock.price_list(kind, run.shape, latency, costs["latency"] if here else math.inf)
-            if near := stock.nearest(known, costs, budget, "latency" if here else "macs"):
+            known = stock.price_list(kind, run.shape, timed if here else None, limit)
+            near = stock.nearest(known, costs, budget, metric)
+            if near and here:  # once is enough to choose; what is chosen is timed like the winner
+                name = near["model"]
+                near = stock.nearest({name: known[name] | {"latency": timed(name, PATIENCE)}}, costs, budget, metric)
+            if near:
                 # others begin with the supernet's weights where they are finetuned
                 chosen[kind] = near | ({"from_scratch": True} if run.final.mode == "finetune" else {})
         write_json(path, chosen)

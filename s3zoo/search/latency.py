@@ -298,10 +298,10 @@ class LatencyTable:
             log.say(f"latency: {told_speed(slower)}; what was measured now is put down as if it were as fast as then")
         told = [abs(self(arch) / ms - 1) for arch, ms in zip(job.whole, whole, strict=True)]
         error = self.correction.error if not entries and self.correction else statistics.fmean(told)
+        low, high = space.extent(self, measured=True)  # the network with the fewest MACs need not be the fastest
         log.say(
             f"latency: {len(missing)} parts of {space.name} measured in {job.networks} networks on {self.setting};"
-            f" whole networks take what is predicted within {error:.1%} on average; the smallest network takes"
-            f" {self(space.smallest()):.3g} ms, the largest {self(space.largest()):.3g} ms"
+            f" whole networks take what is predicted within {error:.1%} on average, from {low:.3g} to {high:.3g} ms"
         )
 
     def _noise(self, space: Space, sweeps: list[list[float]], *, fit: bool) -> str:
@@ -337,9 +337,9 @@ class LatencyTable:
         """How long a network takes as a whole; None if this is not the table's device."""
         return self.measured_model(self._build(arch), repeats) if self.is_here else None
 
-    def measured_model(self, model: nn.Module, repeats: int = 10) -> Timing:
-        """The same of any network that takes these images, in turns with the reference: again and again while that one
-        is slower than it was, for some seconds."""
+    def measured_model(self, model: nn.Module, repeats: int = 10, patience: int = PATIENCE) -> Timing:
+        """The same of any network that takes these images, in turns with the reference: again while that one is slower
+        than it was, at most so many times."""
         setting = self.setting
         with threads_set(setting.threads):
             runs = [self._runner(model.to(setting.device))]
@@ -348,7 +348,7 @@ class LatencyTable:
             self._beside = self._beside or self._runner(self._build(self.reference.arch))
             runs.append(self._beside)
             least = [math.inf, math.inf]
-            for _ in range(PATIENCE):
+            for _ in range(patience):
                 least = list(map(min, least, timed_in_turns(runs, repeats, setting.device, setting.threads)))
                 if least[1] <= (1 + TOLERANCE / 2) * self.reference.ms:
                     break

@@ -46,7 +46,7 @@ from s3zoo.space import Dim, Space
 from s3zoo.training.config import Data, Train, flat, overridden, to_dict
 from s3zoo.training.distributed import Ranks
 from s3zoo.training.log import Log
-from s3zoo.training.splits import TEST_NAMES, TRAIN_NAMES, balanced_order, open_split
+from s3zoo.training.splits import TEST_NAMES, TRAIN_NAMES, balanced_order, find_split, open_split
 
 SAMPLE = 200  # training images that are looked at
 SIZES = (8, 16, 32, 64, 96, 128, 224)  # of images, in pixels
@@ -187,7 +187,8 @@ def look(root: str) -> tuple[Data, list[Reason]]:
             f"{kind}, shorter side {_range(sides)} pixels in a sample of {len(pictures)}",
         ),
         Reason(
-            "test images", f"{place}/test" if splits else f"{TEST_SHARE:.0%} of every class, drawn by a seed",
+            "test images",
+            str(find_split(data, data.test_split)) if splits else f"{TEST_SHARE:.0%} of every class, drawn by a seed",
             "as the folder has them" if splits else "the folder has no splits; copies of an image stay together",
         ),
         Reason("held out", f"{holdout:,} images", "of the training images, to compare networks on"),
@@ -352,10 +353,11 @@ class _Fitting:
             if enough := self.tried[-1].epochs >= int(least):
                 break
         if must and not self.tried:
-            low = {metric: ends[0] for metric, ends in extents(run.space, Pricer(**run.priced)).items()}
+            low = self.costs(run, run.space.smallest())
+            takes = f" and takes {low['latency']:.2g} ms" if "latency" in low else ""
             raise ValueError(
                 f"No network of this kind is within {' or '.join(map(str, self.limits))}; the smallest has"
-                f" {quantity(low['params'])} parameters and {quantity(low['macs'])} MACs, so loosen the budget."
+                f" {quantity(low['params'])} parameters and {quantity(low['macs'])} MACs{takes}, so loosen the budget."
             )
         if not (enough or must):
             return None

@@ -59,9 +59,10 @@ def find_data(spec: str, root: str = "", download: bool = False, like: Data = AS
         if like.name == "digits" or (like.name and _has_training(spec)):  # other images than the recipe's
             like = dataclasses.replace(_in_folders(like), num_classes=0)
         return dataclasses.replace(like, root=spec)
+    names = () if "/" in spec else DATASETS  # a path is no misspelt name
     raise ValueError(
         f"--data is {spec!r}, which is neither a folder nor one of {', '.join(DATASETS)}, torch/<dataset>,"
-        f" hfds/<dataset>; {nearest(spec, DATASETS, 'give one of these.')}"
+        f" hfds/<dataset>; {nearest(spec, names, 'give a folder that exists or one of these.')}"
     )
 
 
