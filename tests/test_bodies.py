@@ -26,8 +26,8 @@ from s3zoo.arch import Arch, Stage
 from s3zoo.models import ladder
 from s3zoo.models import tower as towers
 from s3zoo.models.tower import build_tower, tower_features
-from s3zoo.search import latency, s3
 from s3zoo.search import run as search_run
+from s3zoo.search import s3
 from s3zoo.search.command import plan
 from s3zoo.search.config import SearchRun
 from s3zoo.search.latency import LatencyTable
@@ -248,9 +248,8 @@ def test_another_tower_is_refused(ladder_run: Path, tmp_path: Path) -> None:
         )
 
 
-def test_a_latency_budget_of_decoders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_latency_budget_of_decoders(tmp_path: Path) -> None:
     """The tower's time is part of the way to the first layer, and the table is for that tower."""
-    monkeypatch.setattr(latency, "TOLERANCE", 1e9)  # the machine may be busy
     run = config("debug_s4_clip")
     shape: dict[str, Any] = {"img_size": 32, "num_classes": 10, "in_chans": 1}
     table = LatencyTable.empty(run.space, **shape, tower="test_vit")
