@@ -150,7 +150,7 @@ def typed(value: Any, kind: Any, path: str) -> Any:
         if value in args:
             return value
         *others, last = map(repr, args)
-        raise refusal(path, value, f"{', '.join(others)} or {last}")
+        raise refusal(path, value, f"{', '.join(others)} or {last}" if others else last)
     if origin in (typing.Union, types.UnionType):
         for option in args:
             try:

@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from s3zoo import __version__
 from s3zoo.checks import nearest
@@ -87,6 +87,8 @@ def run(command: Callable[[list[str]], int], argv: list[str]) -> int:
 
     With S3ZOO_DEBUG=1 in the environment, exceptions pass through with their traceback.
     """
+    if not _first():
+        argparse.ArgumentParser.error = _misused  # type: ignore[assignment, method-assign]
     try:
         code = command(argv)
         sys.stdout.flush()
@@ -117,11 +119,20 @@ def run(command: Callable[[list[str]], int], argv: list[str]) -> int:
 def _speaks() -> bool:
     """Whether this process says what is wrong. Under torchrun the first one does; another, which as a rule met the same
     mistake, waits until torchrun ends it. If that does not happen the mistake is its own, and it speaks."""
-    if os.environ.get("RANK", "0") == "0":
+    if _first():
         return True
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     return not ended.wait(FIRST_SPEAKS)
+
+
+def _first() -> bool:
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _misused(parser: argparse.ArgumentParser, message: str) -> NoReturn:
+    """In place of argparse's own, which every process of torchrun would say at once."""
+    raise ValueError(f"{parser.prog}: {message}")
 
 
 def main(argv: list[str] | None = None) -> int:

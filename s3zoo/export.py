@@ -30,10 +30,10 @@ from torch import Tensor
 
 from s3zoo import __version__, cards
 from s3zoo.artefact import load_model_config, save_model
-from s3zoo.files import check_writable, replacing, replacing_files, sha256, write_json, write_text
+from s3zoo.files import check_not_read, check_writable, replacing, replacing_files, sha256, write_json, write_text
 from s3zoo.models.as_onnx import OPSET, OPSETS, check_onnx_packages, onnx_proto
 from s3zoo.models.folder import CONFIG, WEIGHTS, new_folder, save_tensors
-from s3zoo.models.open import model_folder, open_model, source
+from s3zoo.models.open import TIMM_WEIGHTS, model_folder, open_model, source
 from s3zoo.models.plain import to_plain
 from s3zoo.models.s3 import S3, timm_differs, timm_model_args, to_timm_state_dict
 
@@ -68,8 +68,8 @@ def load(spec: str, *, img_size: tuple[int, int] | None = None, untrained: bool 
 def check_out(out: Path, spec: str | Path) -> None:
     """Refuse to write over the model that is read."""
     folder = model_folder(str(spec).removeprefix("local-dir:"))
-    if folder is not None and out.exists() and any(out.samefile(place) for place in (folder, folder / WEIGHTS)):
-        raise ValueError(f"--out is {str(out)!r}, which is the model that is read; give another place.")
+    if folder is not None:
+        check_not_read(out, "--out", (folder, *(folder / name for name in (WEIGHTS, CONFIG, TIMM_WEIGHTS))))
 
 
 def write_repository(

@@ -99,11 +99,20 @@ def check_writable(path: Path, option: str, *, folder: bool = False) -> None:
     place = path.absolute() if folder else path.absolute().parent
     while not exists(place, option):
         place = place.parent
+    longest = max(path.absolute().parts, key=lambda part: len(os.fsencode(part)))
+    if len(os.fsencode(longest)) > os.pathconf(place, "PC_NAME_MAX"):  # which the system says of its own folders alone
+        raise ValueError(f"{option} has {longest[:60]!r}… in it, which is too long for a name; give another path.")
     try:
         tempfile.TemporaryFile(dir=place).close()
     except OSError as error:
         reason = "is a file and no folder" if place.is_file() else f"cannot be written ({error.strerror})"
         raise ValueError(f"{option} is {str(path)!r}, but {str(place)!r} {reason}; give another path.") from None
+
+
+def check_not_read(path: Path, option: str, read: Iterable[Path]) -> None:
+    """Refuse to write over what is read."""
+    if path.exists() and any(other.exists() and path.samefile(other) for other in read):
+        raise ValueError(f"{option} is {str(path)!r}, which belongs to what is read; give another place.")
 
 
 @contextmanager

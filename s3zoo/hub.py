@@ -30,7 +30,7 @@ from s3zoo.cards import tasks
 from s3zoo.checks import Shown
 from s3zoo.evaluate import input_size
 from s3zoo.export import check_onnx, check_out, load, to_onnx, to_timm, write_repository, written
-from s3zoo.files import check_writable, replacing_files, settle, sha256, write_json, write_text
+from s3zoo.files import check_not_read, check_writable, replacing_files, settle, sha256, write_json, write_text
 from s3zoo.images import read_image
 from s3zoo.models.folder import CONFIG, WEIGHTS, new_folder, read_json_object
 from s3zoo.models.official import read_checkpoint
@@ -382,8 +382,8 @@ def main(argv: list[str] | None = None) -> int:
     source = args.source.expanduser() if args.supernet else find_model(args.source.expanduser(), args.budget)
     if args.out is not None and not args.dry_run:
         check_writable(args.out.expanduser(), "--out", folder=True)
-        if args.out.expanduser().resolve() == args.source.expanduser().resolve():
-            raise ValueError(f"--out is {str(args.out)!r}, which is the folder that is read; give another place.")
+        runs = [place.expanduser() for place in (args.source, *args.beside)]
+        check_not_read(args.out.expanduser(), "--out", [at for run in runs for at in (run, *run.glob("model*"))])
     with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as whole:
         if args.supernet:
             Networks(FinishedRun(source), None).write_whole(Path(whole))

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from s3zoo import scored
 from s3zoo.drawing import mean_and_spread, quantity
-from s3zoo.files import Records, check_writable, locked
+from s3zoo.files import Records, check_not_read, check_writable, locked
 from s3zoo.search.config import SearchRun
 from s3zoo.search.space_search import SpaceSearch
 from s3zoo.training.config import TrainRun, load_config, overridden
@@ -35,6 +35,7 @@ KEPT = (
     "result.json", "run.json", "clock.json", "test-*.json", "space_search.jsonl", "*/space.json", "*/*.jsonl",
     "*/search-*/*.json", "model*/*",
 )  # fmt: skip
+STARTED = "study.jsonl"  # which runs were begun, and how they ended
 LOW_PRIORITY = 19
 OTHER = r"\{([\w.-]+)\}"  # the folder of another run, in a command
 
@@ -115,6 +116,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     if arguments.table:
         check_writable(arguments.table, "--table")
+        check_not_read(arguments.table, "--table", [out / STARTED])
         searches = [out / run.name for run in runs if run.command.startswith("search ")]
         done = [folder for folder in searches if (folder / "result.json").exists()]
         count = scored.save(scored.of_runs(done), arguments.table)
@@ -149,7 +151,7 @@ class Queue:
 
     def __init__(self, runs: list[StudyRun], out: Path, data: str | None, keep: Path | None) -> None:
         self.runs, self.out, self.data, self.keep = runs, out, data, keep
-        self.started = Records(out / "study.jsonl")
+        self.started = Records(out / STARTED)
         self.working: list[Process] = []
         self.failed: set[str] = set()
         self.stopped = False

@@ -585,6 +585,7 @@ def test_each_mistake_has_its_sentence(
 
     assert "root is empty" in (said := complaint(changed(config, root=""))) and layout in said
     assert "does not exist" in (said := complaint(changed(config, root=str(other / "no")))) and layout in said
+    assert "is a file and no tar file" in complaint(changed(config, root=__file__))
     assert "no split called 'train'" in (said := complaint(changed(config, root=str(other)))) and layout in said
     (other / "train" / "cat").mkdir(parents=True)
     assert "no images" in (said := complaint(changed(config, root=str(other)))) and layout in said

@@ -9,7 +9,7 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import pytest
 import torch
@@ -282,11 +282,13 @@ def test_json_that_cannot_be_used_is_said_with_the_file_s_name(tmp_path, text, w
         ({"rows": [], "by": {}, "few": {"a": -1}}, "^few.a is -1.0, but must be at least 0"),
         ({"rows": [], "by": {}, "few": {"a": None}}, ""), ({"rows": [], "by": {}, "few": {}}, ""),
         ({"rows": [], "by": {}, "few": {"a": 1, "b": 1}}, "^few.b is unknown; remove it"),
+        ({"rows": [], "by": {}, "word": "x"}, "^word is 'x', but must be 'a'[.]$"),
     ],
 )  # fmt: skip
 def test_fields_of_any_depth(content, words):
     few = CLOSED | {"a?": Annotated[float | None, Range(0)]}
     fields = {"rows": [{"n": Annotated[int, Range(0, 10)]}], "by": {"*": float}, "note?": str, "few?": few}
+    fields["word?"] = Literal["a"]
     with pytest.raises(ValueError, match=words) if words else contextlib.nullcontext():
         typed(content, fields, "")
 

@@ -131,7 +131,7 @@ def test_the_repository_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[s
     loaded = timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True).eval()
     with torch.no_grad():
         assert loaded(IMAGE)[0].tolist() == logits(tmp_path / "run" / "model-1")
-    with pytest.raises(ValueError, match="is the folder that is read; give another place"):
+    with pytest.raises(ValueError, match="which belongs to what is read; give another place"):
         hub.main([str(tmp_path / "run" / "model-0"), "--out", str(tmp_path / "run" / "model-0")])
     assert not (tmp_path / "run/model-0/README.md").exists()
 
@@ -582,6 +582,9 @@ def test_a_web_page_in_the_place_of_weights_is_called_one(name: str, tmp_path: P
     page.write_text("<!DOCTYPE html><html>Sign in</html>")
     with pytest.raises(ValueError, match="is a web page") as caught:
         open_model(name, pretrained_cfg_overlay={"file": str(page)})
+    for own in ({"pretrained_cfg": {"file": str(page)}}, {"checkpoint_path": str(page), "pretrained": False}):
+        with pytest.raises(ValueError, match="is a web page"):
+            open_model(name, **own)
     if not name.startswith("vit"):  # which is timm's own code alone
         with pytest.raises(ValueError, match="is a web page"):
             timm.create_model(name, pretrained=True, pretrained_cfg_overlay={"file": str(page)})

@@ -1,5 +1,6 @@
 """Mistakes that are said once and early: by the first process of torchrun alone, and before the work."""
 
+import argparse
 import importlib.util
 import os
 import re
@@ -20,18 +21,25 @@ def mistake(argv: list[str]) -> int:
     raise ValueError("it is wrong")
 
 
+def misuse(argv: list[str]) -> int:
+    argparse.ArgumentParser().parse_args(["--no-such-option"])
+    return 0
+
+
 @pytest.fixture
 def second_rank(monkeypatch):
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setenv("RANK", "1")
+    monkeypatch.setattr(argparse.ArgumentParser, "error", argparse.ArgumentParser.error)
     yield
     signal.signal(signal.SIGTERM, before)
 
 
-def test_another_rank_is_silent_when_torchrun_ends_it(second_rank, capsys):
+@pytest.mark.parametrize("command", [mistake, misuse])
+def test_another_rank_is_silent_when_torchrun_ends_it(second_rank, capsys, command):
     timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM))
     timer.start()
-    assert cli.run(mistake, []) == 2
+    assert cli.run(command, []) == 2
     timer.join()
     assert capsys.readouterr().err == ""
 
@@ -70,6 +78,7 @@ VERBS = {
     "zoo --plot": ("--plot",),
     "zoo --cards": ("--cards",),
     "zoo --throughput": ("--throughput", "--throughput-file"),
+    "vqa train": ("train", "easy_vqa", "--out"),
     "vqa eval": ("eval", "nowhere", "--out"),
     "vqa predict": ("predict", "nowhere", "--out"),
     "train_mm": ("upernet_s3-tiny_160k_ade20k-512x512", "--data", "nowhere", "--work-dir"),

@@ -16,7 +16,7 @@ import timm
 import torch
 import torch.nn.functional as F
 from PIL import Image
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from test_loop import StopAfter
 
 pytest.importorskip("transformers")
@@ -191,6 +191,22 @@ def test_a_bert_that_is_not_there_is_named(tmp_path, monkeypatch):
     for name in ("vocab.txt", "model.safetensors"):
         (tmp_path / name).write_text("")
     with pytest.raises(ValueError, match="must be a BERT"):
+        load_bert(str(tmp_path), 1)
+
+
+def test_what_is_wrong_with_a_bert_is_said(tmp_path):
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    BertModel(BertConfig(vocab_size=5, **sizes)).save_pretrained(tmp_path)
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
+    assert load_bert(str(tmp_path), 1)[1].vocabulary[0] == "[PAD]"
+    weights = load_file(tmp_path / "model.safetensors")
+    name = "embeddings.LayerNorm.bias"
+    for wrong, said in ((weights[name] * math.nan, "NaN or infinite values in"), (weights[name][:7], "lack")):
+        save_file(weights | {name: wrong}, tmp_path / "model.safetensors", {"format": "pt"})
+        with pytest.raises(ValueError, match=f"{said} {name}"):
+            load_bert(str(tmp_path), 1)
+    (tmp_path / "tokenizer.json").write_text("<html>")
+    with pytest.raises(ValueError, match="tokenizer.json' is not valid"):
         load_bert(str(tmp_path), 1)
 
 

@@ -24,6 +24,7 @@ from timm.models import PretrainedCfg, build_model_with_cfg, generate_default_cf
 from timm.models._builder import resolve_pretrained_cfg
 from timm.models._hub import download_from_hf, hf_split
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from s3zoo import cost
 from s3zoo.arch import Arch
@@ -278,6 +279,27 @@ def _check_size(arch: Arch, weights: Mapping[str, Tensor], where: str) -> None:
             f"{where!r} holds {there:,} weights, but the network that they are for has about {asked:,}; get the"
             " architecture and the weights again."
         )
+
+
+@contextmanager
+def no_larger_than(weights: Mapping[str, Tensor], where: str) -> Iterator[None]:
+    """Around the building of a network whose formula of costs is not known: the same as `_check_size`."""
+    numbers, tensors = 4 * sum(value.numel() for value in weights.values()) + LARGEST_NEW, 4 * len(weights) + 1000
+
+    def count(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
+        nonlocal numbers, tensors
+        numbers, tensors = numbers - parameter.numel(), tensors - 1
+        if min(numbers, tensors) < 0:
+            raise ValueError(
+                f"{where!r} has a network that is much larger than its weights; get the architecture and the weights"
+                " again."
+            )
+
+    hook = register_module_parameter_registration_hook(count)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 @accepting()

@@ -33,7 +33,7 @@ from s3zoo.models.folder import (
     is_ours,
     read_network,
 )
-from s3zoo.models.loading import fetch, find_weights
+from s3zoo.models.loading import fetch, find_weights, no_larger_than
 from s3zoo.models.official import read_checkpoint
 
 TIMM_WEIGHTS = "pytorch_model.bin"  # as timm.models.save_for_hf calls them unless told otherwise
@@ -92,18 +92,29 @@ def described(spec: str) -> dict[str, Any]:
 def open_model(spec: str, *, pretrained: bool = True, **options: Any) -> Any:
     """A model of timm, of this zoo or of a folder. An option that only some networks have is left out where it must."""
     name = source(spec)
-    config = described(name)
+    config, state = described(name), None
     if pretrained and config and "pretrained_cfg_overlay" not in options and not is_ours(config["architecture"]):
         state = _in_one_sentence(spec, lambda: _checked_weights(name, config))
         options["pretrained_cfg_overlay"] = {"source": "", "state_dict": state, "custom_load": False}
-    overlay = options.get("pretrained_cfg_overlay")
-    if pretrained and not config and isinstance(overlay, dict) and overlay.get("file") and not is_ours(name):
-        state = read_checkpoint(str(overlay["file"]))  # of the user's own; timm would look at no checksum
-        options["pretrained_cfg_overlay"] = overlay | {"file": None, "source": "", "state_dict": state}
+    for key in ("pretrained_cfg", "pretrained_cfg_overlay") if pretrained and not config and not is_ours(name) else ():
+        given = options.get(key)
+        if isinstance(given, dict) and given.get("file"):  # of the user's own; timm would look at no checksum
+            state = read_checkpoint(str(given["file"]))
+            options[key] = given | {"file": None, "source": "", "state_dict": state}
+    if options.get("checkpoint_path"):  # timm reads it, but of a damaged one torch advises to read it without care
+        read_checkpoint(str(options["checkpoint_path"]))
+    with contextlib.nullcontext() if state is None else no_larger_than(state, spec):
+        model = _created(spec, name, pretrained, options)
+    model.pretrained_cfg.pop("state_dict", None)
+    if pretrained:
+        check_finite(model.state_dict(), spec)
+    return model
+
+
+def _created(spec: str, name: str, pretrained: bool, options: dict[str, Any]) -> Any:
     while True:
         try:
-            model = _in_one_sentence(spec, lambda: timm.create_model(name, pretrained=pretrained, **options))
-            break
+            return _in_one_sentence(spec, lambda: timm.create_model(name, pretrained=pretrained, **options))
         except TypeError as error:
             match = re.search(r"unexpected keyword argument '(\w+)'", str(error))
             if match is None or match[1] not in options:
@@ -111,10 +122,6 @@ def open_model(spec: str, *, pretrained: bool = True, **options: Any) -> Any:
             if match[1] not in OPTIONAL:
                 raise ValueError(f"{spec} takes no argument {match[1]!r}; remove it from model_args.") from None
             del options[match[1]]
-    model.pretrained_cfg.pop("state_dict", None)
-    if pretrained:
-        check_finite(model.state_dict(), spec)
-    return model
 
 
 def _checked_weights(name: str, config: dict[str, Any]) -> dict[str, Tensor]:
@@ -139,6 +146,8 @@ def _in_one_sentence(spec: str, action: Callable[[], Any]) -> Any:
         AttributeError, LookupError, ArithmeticError,  # arguments of a folder that do not fit each other
     ) as error:  # fmt: skip
         said = " ".join(str(error).split()) or type(error).__name__
+        if isinstance(error, AssertionError | AttributeError | LookupError | ArithmeticError):
+            said = f"its arguments do not fit each other ({type(error).__name__}: {said})"
         if _offline(error):
             said = "the Hugging Face Hub cannot be reached and the weights are not in the cache"
         raise ValueError(f"The model {spec} cannot be opened: {said[:300].rstrip('.')}.") from error

@@ -13,6 +13,7 @@ import torch
 
 import s3zoo
 from s3zoo.files import check_run, parse_json, read_bytes, read_json, write_json
+from s3zoo.models.folder import CONFIG
 from s3zoo.paths import commit
 from s3zoo.training.config import completed, difference, flat, to_dict
 from s3zoo.training.distributed import Ranks
@@ -31,6 +32,8 @@ def check_folder(folder: Path, run: Any, **identity: Any) -> str:
     for those of another one if run.json gets lost.
     """
     name = _name(to_dict(run), identity)
+    if (folder / CONFIG).is_file():
+        raise ValueError(f"{folder} is the folder of a model, which would hide that of the run; give another --out.")
     if not (folder / "run.json").exists():
         for pattern in ("*.json", "**/state.json", "**/score.json", "**/*.jsonl"):
             for path in sorted(folder.glob(pattern)):

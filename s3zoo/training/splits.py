@@ -252,6 +252,8 @@ def find_split(config: Data, wanted: str) -> Path:
             raise ValueError(f"data.test_share is set, but data.root {config.root!r} is no folder with class folders.")
         return root
     if root.is_file():
+        if root.suffix != ".tar":
+            raise ValueError(f"data.root is {config.root!r}, which is a file and no tar file; {LAYOUT}.")
         if wanted == config.train_split:
             return root
         root = root.parent

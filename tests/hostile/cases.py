@@ -353,7 +353,7 @@ CUT_RUN = Make("run/result.json", "nothing")
 STEP = "run/train/step-00000004"
 COCO, TEST_COCO = "coco/annotations/instances_val2017.json", "test_mm detector --data coco --work-dir out"
 TRAIN_COCO = "train_mm detector.py --data coco --classes disc,box --work-dir out"
-TRAIN_MM = f"{SEGMENTING} --work-dir out"
+TRAIN_MM, MM_WEIGHTS = f"{SEGMENTING} --work-dir out", "segmenter/model.safetensors"
 SEGMENT_PTH = "predict_mm segmenter.py segmenter.pth photo.jpg --classes ground,disc,box --out out"
 
 TABLE: dict[str, list[Case]] = {
@@ -365,6 +365,7 @@ TABLE: dict[str, list[Case]] = {
         *each(PREDICT, Cut(WEIGHTS, 0.5), Cut(WEIGHTS, 0.001), Cut(WEIGHTS, 0.95, True), Put("image.png", "html")),
         *each("predict plain image.png", Edit("plain/config.json", "pretrained_cfg.pretrained_strict", False)),
         *each("predict plain image.png", Edit("plain/config.json", "model_args.patch_size", True)),
+        *each("predict plain image.png", Edit("plain/config.json", "model_args.depth", 10**5)),
         *each(CONVERT, *puts("official.pth", TENSORS), *puts("arch.json", DOCUMENTS)),
         *each(CONVERT, Cut("official.pth", 0.7), Cut("official.pth", 0.5, True)),
         *each(CONVERT, *(Make(path, kind) for path in ("official.pth", "arch.json") for kind in KINDS)),
@@ -464,6 +465,7 @@ TABLE: dict[str, list[Case]] = {
             f"{TRAIN} --model vit_tiny_patch16_224 --set mode=finetune --out out",
             "model_args={'pretrained_cfg_overlay':{'file':'image.png'}} model_args={'pretrained_cfg_overlay':3}",
         ),
+        *each(f"train model --out model {SETTINGS} --data data", None),
         *commands(
             """
             predict LONG image.png
@@ -499,6 +501,7 @@ TABLE: dict[str, list[Case]] = {
             extract found --out found
             extract found --out found/model
             study study.py --out . --keep .
+            study study.py --out . --table study.jsonl
             study study.py --out . --jobs 0
             study study.py --out . --only LONG
             study LONG.py
@@ -529,6 +532,7 @@ TABLE: dict[str, list[Case]] = {
             export model --to timm --out LONG
             export model --to timm --out model
             export model --to timm --out image.png
+            export model --to onnx --out model/config.json
             export model --to timm --img-size 1000000 --out out
             export model --to onnx --opset 3 --out x.onnx
             convert LONG --to out
@@ -539,6 +543,9 @@ TABLE: dict[str, list[Case]] = {
             zoo --cards image.png
             doctor image.png
             publish found --supernet --out found
+            publish found --supernet --out found/model
+            publish model --beside run --out run/model
+            publish model --out out/LONG
             publish model --beside LONG --out out
             publish model --beside data --out out
             publish model --sample LONG --out out
@@ -563,6 +570,7 @@ TABLE: dict[str, list[Case]] = {
             *puts("bert/config.json", DOCUMENTS), *puts("bert/model.safetensors", TENSORS),
             *puts("bert/vocab.txt", "empty"), Make("bert/model.safetensors", "nothing"),
             *(Edit("bert/config.json", *field) for field in BERT_FIELDS),
+            Make("bert/tokenizer.json", "fifo"),
         ),
         *each(
             f"{VQA_TRAIN} --out out --set model.bert=bert",
@@ -594,6 +602,9 @@ TABLE: dict[str, list[Case]] = {
             vqa eval vqa/model --data vqa-data --threads -1
             vqa eval vqa/model --data vqa-data --threads 100000
             vqa eval vqa/model --data vqa-data --out image.png/x
+            vqa eval vqa/model --data vqa-data --out vqa/model/config.json
+            vqa eval --results results.json --data vqa-data --out results.json
+            vqa predict vqa/model --data vqa-data --out vqa/model/model.safetensors
             vqa predict vqa/model --data vqa-data --out LONG
             vqa predict vqa/model --data vqa-data --out image.png/x.json
             """
@@ -603,8 +614,7 @@ TABLE: dict[str, list[Case]] = {
         *each(SEGMENT, *(Detector("segmenter", *field) for field in DETECTOR_LURES), codes=(0, 2)),
         *each(TEST_MM, *(Detector("segmenter", *lure) for lure in DETECTOR_LURES + RUN_LURES), codes=(0, 2), late=True),
         *each(SEGMENT, *puts("segmenter/config.json", DOCUMENTS), *puts("segmenter/config.py", DOCUMENTS)),
-        *each(SEGMENT, *puts("segmenter/model.safetensors", TENSORS), Cut("segmenter/model.safetensors", 0.5)),
-        *each(SEGMENT, Weights("segmenter/model.safetensors", 0, "inf")),
+        *each(SEGMENT, *puts(MM_WEIGHTS, TENSORS), Cut(MM_WEIGHTS, 0.5), Weights(MM_WEIGHTS, 0, "inf")),
         *each(SEGMENT, *(Make("photo.jpg", kind) for kind in KINDS), *puts("photo.jpg", "html empty narrow bomb")),
         *each(
             "publish detector --dry-run", Edit("detector/config.json", "s3zoo.provenance", {"metrics": ["x"]}),
@@ -618,6 +628,8 @@ TABLE: dict[str, list[Case]] = {
         *each(TEST_COCO, *(Edit(COCO, *field) for field in COCO_FIELDS), Make("coco/val2017", "nothing")),
         *each(TRAIN_COCO, *puts(COCO.replace("val", "train"), "deep list"), Make(COCO.replace("val", "train"), "fifo")),
         *each(TRAIN_MM, Make("ade/images/training", "folder"), Make("ade/annotations/training", "loop")),
+        *each(TEST_MM, Make("ade/images/validation/shapes_00000001.jpg", "dangling")),
+        *each(f"{TRAIN_MM} --cfg-options load_from={MM_WEIGHTS}", Weights(MM_WEIGHTS, 0, "nan"), late=True),
         *each(WORK, *puts("work/last_checkpoint", f"{SECRET} {WEB} nul empty"), late=True),
         *each(PRETRAINED_MM, *puts(CONFIG, "html utf-16"), Make(CONFIG, "nothing"), Make(CONFIG, "fifo"), late=True),
         *each(PRETRAINED_MM, *puts(WEIGHTS, "html"), Make(WEIGHTS, "nothing"), Make("model", "loop"), late=True),

@@ -165,7 +165,7 @@ def dependencies() -> set[str]:
 def nursery(kind: str) -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what is printed while importing is no answer
-    sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE / "planted")]
+    sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE / "planted"), str(HERE.parents[1])]  # this s3zoo, no other's
     for name in MODULES[kind].split():
         with contextlib.suppress(ImportError):  # where TensorBoard is not installed, s3zoo does without
             import_module(name)

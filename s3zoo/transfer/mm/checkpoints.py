@@ -20,7 +20,7 @@ from mmengine.runner import checkpoint as mm
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from s3zoo.models.folder import WEIGHTS
+from s3zoo.models.folder import WEIGHTS, check_finite
 from s3zoo.models.official import allow, fetched, read_checkpoint, read_file
 
 META = "dataset_meta"  # mmengine's word for names and colours of classes
@@ -78,6 +78,7 @@ def install() -> None:
                 f"Nothing in the checkpoint{example} fits the {type(module).__name__}, whose first weight is "
                 f"{next(iter(names), None)!r}; use the config it was trained with."
             )
+        check_finite(state_dict, "The checkpoint")
         load_state_dict(module, state_dict, strict, logger)
 
     mm.load_state_dict = load_state_dict_that_fits

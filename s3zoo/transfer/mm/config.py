@@ -291,8 +291,9 @@ def check_data(cfg: Config, splits: Sequence[str]) -> None:
             )
     for path, is_file in wanted.items():
         for entry in [] if is_file else os.scandir(path):
-            if not (entry.is_file() or entry.is_dir()) and os.path.exists(entry):
-                raise ValueError(f"{entry.path!r} is no file, but a pipe or a device; remove it.")  # reading never ends
+            if not (entry.is_file() or entry.is_dir()):  # reading never ends, or it is passed over without a word
+                what = "a pipe or a device" if os.path.exists(entry) else "a link that leads nowhere"
+                raise ValueError(f"{entry.path!r} is no file, but {what}; remove it.")
     register(cfg)
     annotated: dict[Path, Any] = {}
     for _, data in used:

@@ -167,8 +167,18 @@ def _answered(split: Any, name: str) -> Any:
     return split
 
 
+def _check_out(out: Path, read: Path) -> None:
+    from s3zoo.files import check_not_read, check_writable
+    from s3zoo.models.folder import CONFIG
+    from s3zoo.models.open import model_folder
+    from s3zoo.transfer.vqa.model import KIND
+
+    check_writable(out, "--out")
+    check_not_read(out, "--out", [read, *((model_folder(read) or read) / name for name in (*KIND.files, CONFIG))])
+
+
 def _evaluate(arguments: argparse.Namespace) -> int:
-    from s3zoo.files import check_writable, read_json, write_json
+    from s3zoo.files import read_json, write_json
     from s3zoo.training import distributed
     from s3zoo.transfer.vqa import metric
     from s3zoo.transfer.vqa.data import read_split
@@ -179,7 +189,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     if (arguments.model is None) == (arguments.results is None):
         raise ValueError("eval needs a model folder or --results FILE, one of the two.")
     if arguments.out is not None:
-        check_writable(arguments.out, "--out")
+        _check_out(arguments.out, arguments.results or arguments.model)
     ranks = distributed.start(arguments.device)
     try:
         if arguments.results is not None:
@@ -203,13 +213,13 @@ def _evaluate(arguments: argparse.Namespace) -> int:
 
 
 def _predict(arguments: argparse.Namespace) -> int:
-    from s3zoo.files import check_writable, write_json
+    from s3zoo.files import write_json
     from s3zoo.training import distributed
     from s3zoo.transfer.vqa import metric
     from s3zoo.transfer.vqa.data import read_split
     from s3zoo.transfer.vqa.run import predict
 
-    check_writable(arguments.out or Path("vqa_results.json"), "--out")
+    _check_out(arguments.out or Path("vqa_results.json"), arguments.model)
     ranks = distributed.start(arguments.device)
     try:
         (network, words, vocabulary, _), config, name = _opened(arguments, ("test-std", "test"))

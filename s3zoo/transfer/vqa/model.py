@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -28,6 +29,7 @@ from s3zoo.models.folder import (
     WEIGHTS,
     Kind,
     check_args,
+    check_finite,
     check_safetensors,
     first_checksum,
     read_json_object,
@@ -38,6 +40,7 @@ from s3zoo.models.open import model_folder, open_model
 from s3zoo.transfer.vqa.config import VqaModelConfig
 
 ANSWERS, WORDS = "answers.json", "vocab.txt"
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 
 
 KIND = Kind(
@@ -155,13 +158,14 @@ def load_bert(source: str, layers: int) -> tuple[BertModel, Words]:
         raise ValueError(f"model.layers is {layers}, but {source!r} has only {config.num_hidden_layers} layers.")
     config.num_hidden_layers = layers
     options: dict[str, Any] = {"use_safetensors": True, "dtype": torch.float32, "output_loading_info": True}
+    options["ignore_mismatched_sizes"] = True  # they are told below
     bert, info = _fetched(
         source, lambda: BertModel.from_pretrained(place, config=config, add_pooling_layer=False, **options)
     )
     tokenizer = _fetched(source, lambda: BertTokenizer.from_pretrained(place, trust_remote_code=False))
-    if info["missing_keys"]:
-        lacking = sorted(info["missing_keys"])[0]
-        raise ValueError(f"The weights of {source!r} lack {lacking}; they are not a whole BERT.")
+    if lacking := sorted([*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])]):
+        raise ValueError(f"The weights of {source!r} lack {lacking[0]} as its config has it; they are no whole BERT.")
+    check_finite(bert.state_dict(), repr(source))
     ids = tokenizer.get_vocab()
     if len(ids) > config.vocab_size:
         raise ValueError(f"{source!r} has {len(ids)} words, but its weights are for {config.vocab_size}; get it again.")
@@ -175,6 +179,9 @@ def _check_bert(folder: Path, source: str) -> dict[str, Any]:
     files = (CONFIG, WORDS, WEIGHTS)
     if lost := [name for name in files if not (folder / name).is_file()]:
         raise ValueError(f"model.bert is {source!r}, a folder without {lost[0]}; it needs {', '.join(files)}.")
+    for name in TOKENIZER:  # which need not be there
+        if os.path.lexists(folder / name):
+            read_json_object(folder / name)
     config = read_json_object(folder / CONFIG)
     if config.get("model_type") != "bert":
         raise ValueError(f"{str(folder)!r} is a {config.get('model_type')!r:.60} model, but model.bert must be a BERT.")
