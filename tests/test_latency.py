@@ -506,7 +506,9 @@ def test_a_search_within_a_latency_budget_measures_once(tmp_path: Path, monkeypa
     assert not table.missing(run.space)
     winner = result["winners"][0]
     assert winner["latency"] == table(Arch.from_dict(winner["arch"])) > 0
-    promised = {"promised": winner["latency"], "threads": 1, "batch_size": 1, "runtime": "torch", "device": "cpu"}
+    (timed,) = [json.loads(line) for line in (tmp_path / "a" / "timed.jsonl").read_text().splitlines()]
+    assert timed["arch"] == winner["arch"] and timed["predicted"] == winner["latency"]
+    promised = {"promised": timed["ms"], "threads": 1, "batch_size": 1, "runtime": "torch", "device": "cpu"}
     assert winner["latency_check"].items() >= promised.items() and winner["latency_check"]["measured"] > 0
     assert winner["latency_check"]["slower"] > 0 and 0 <= winner["latency_check"]["others"] <= 1
     kept = json.loads((tmp_path / "a" / "model" / "config.json").read_text())["s3zoo"]["provenance"]
@@ -524,7 +526,9 @@ def test_a_search_within_a_latency_budget_measures_once(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(LatencyTable, "_timed", measured)
     (tmp_path / "a" / "result.json").unlink()
-    again = search(run, tmp_path / "a")
+    with monkeypatch.context() as patch:
+        patch.setattr(LatencyTable, "measured", measured)
+        again = search(run, tmp_path / "a")
     assert again == result and (tmp_path / "a" / "latency.json").read_text() == stored
 
     # The budget is a filter, and a table from another device is taken as it is.
@@ -533,12 +537,92 @@ def test_a_search_within_a_latency_budget_measures_once(tmp_path: Path, monkeypa
     latencies = sorted(table(arch) for arch in (run.space.smallest(), run.space.largest()))
     middle = sum(latencies) / 2
     run = with_budget(f"latency<={middle}ms", latency_table=str(tmp_path / "phone.json"))
-    search(run, tmp_path / "b")
+    (elsewhere,) = search(run, tmp_path / "b")["winners"]
+    check = elsewhere["latency_check"]
+    assert (check["promised"], check["measured"]) == (elsewhere["latency"], None)
+    assert not (tmp_path / "b" / "timed.jsonl").exists()
     scored = {}
     for name in "ab":
         lines = (tmp_path / name / "space0" / "evaluated.jsonl").read_text().splitlines()
         scored[name] = [json.loads(line)["latency"] for line in lines]
     assert max(scored["b"]) <= middle < max(scored["a"])
+
+
+class Odd:
+    """Whole networks take what is predicted times the next of `factors`, and half as much again: so much slower the
+    machine has become. `timed` has the networks in their order, and after `most` of them the process is killed."""
+
+    def __init__(self, monkeypatch, *factors: float, most: int = 99) -> None:
+        Machine(monkeypatch)
+        self.factors, self.most, self.timed = list(factors), most, []
+        monkeypatch.setattr(LatencyTable, "measured", lambda table, arch, repeats: self.measured(table, arch))
+
+    def measured(self, table: LatencyTable, arch: Arch) -> latency.Timing:
+        if len(self.timed) == self.most:
+            raise KeyboardInterrupt
+        factor = self.factors[min(len(self.timed), len(self.factors) - 1)]
+        self.timed.append(arch)
+        return latency.Timing(1.5 * factor * table(arch), 1.5)
+
+
+def are_best(archs: list[Arch], folder: Path) -> bool:
+    """Whether these are different networks, best first, and none that was scored is better."""
+    rows = [json.loads(line) for line in (folder / "space0" / "evaluated.jsonl").read_text().splitlines()]
+    scores = {Arch.from_dict(row["arch"]): row["accuracy"] for row in rows}
+    best = sorted(scores.values(), reverse=True)[: len(archs)]
+    return len(set(archs)) == len(archs) and [scores[arch] for arch in archs] == best
+
+
+@pytest.mark.parametrize("top", [1, 2])
+@pytest.mark.parametrize("budget, factors", [("latency<=100ms", (20, 20, 1)), ("4ms<=latency", (0.1, 0.1, 1))])
+def test_a_network_that_breaks_the_limit_as_a_whole_is_passed_over(tmp_path, monkeypatch, budget, factors, top):
+    """Also if the process is killed meanwhile; what was timed is not timed again, and is what is promised."""
+    run = with_budget(budget)
+    run = dataclasses.replace(run, final=dataclasses.replace(run.final, top=top))
+    killed = Odd(monkeypatch, *factors, most=1)
+    with pytest.raises(KeyboardInterrupt):
+        search(run, tmp_path)
+    odd = Odd(monkeypatch, *factors[1:])
+    result = search(run, tmp_path)
+    *timed, last = [*killed.timed, *odd.timed]  # the last is the winner again, at the end
+    passed_over, taken = timed[:2], timed[2:]
+    assert len(taken) == top and are_best(timed, tmp_path)
+    (winner,) = result["winners"]
+    table = LatencyTable.load(tmp_path / "latency.json")
+    assert last == Arch.from_dict(winner["arch"]) and last in taken
+    assert winner["latency_check"]["promised"] == pytest.approx(table(last))
+    assert winner["latency_check"]["measured"] == pytest.approx(1.5 * table(last))
+    log = (tmp_path / "log.txt").read_text()
+    for arch, factor in zip(passed_over, factors, strict=False):
+        sizes = f"{table(arch):.3g} ms predicted, but {factor * table(arch):.3g} ms as a whole"
+        assert f"{arch.key} is passed over: {sizes}" in log
+    kept = json.loads((tmp_path / "space0" / "search-0" / "winner.json").read_text())
+    assert [row["key"] for row in kept["chosen"]] == [arch.key for arch in taken]
+
+    (tmp_path / "result.json").unlink()
+    assert search(run, tmp_path) == result and len(odd.timed) == top + 2
+
+
+def test_where_no_network_keeps_the_limit_as_a_whole_the_nearest_is_taken(tmp_path, monkeypatch):
+    odd = Odd(monkeypatch, 50, 50, 50, 30, 50)
+    (winner,) = search(with_budget("latency<=100ms"), tmp_path)["winners"]
+    *timed, last = odd.timed
+    assert len(timed) == 10 and are_best(timed, tmp_path) and Arch.from_dict(winner["arch"]) == last
+    table = LatencyTable.load(tmp_path / "latency.json")
+    whole = {arch: table(arch) * (30 if i == 3 else 50) for i, arch in enumerate(timed)}
+    assert last == min(whole, key=lambda arch: whole[arch])
+    assert winner["latency_check"]["promised"] == pytest.approx(whole[last])
+    assert "none of the 10 networks timed as a whole keeps latency <= 100 ms" in (tmp_path / "log.txt").read_text()
+
+
+def test_a_choice_by_prediction_stays_when_the_run_goes_on_where_it_can_be_timed(tmp_path, monkeypatch):
+    """Its winner may be trained by now."""
+    odd, run = Odd(monkeypatch, 20, 1), with_budget("latency<=100ms")
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr("s3zoo.search.phases.choose_winners", lambda context, hunt, *_: hunt.engine.top(1))
+        first = search(run, tmp_path)
+    (tmp_path / "result.json").unlink()
+    assert search(run, tmp_path) == first and len(odd.timed) == 1  # at the end of the first
 
 
 def test_an_infeasible_latency_is_answered_before_the_training(tmp_path: Path, calm):

@@ -208,7 +208,7 @@ def test_every_panel_shows_something(page: Path) -> None:
         for kind, start in (("pdf", b"%PDF"), ("svg", b"<?xml")):
             assert (page.parent / "figures" / f"{name}.{kind}").read_bytes().startswith(start)
     assert not re.search(r"https?://|\bsrc=|@import|url\((?!#)", re.sub(r"<pre>.*?</pre>", "", text, flags=re.S))
-    assert "promised by the table" in text and "not measured" not in text and "random search" in text
+    assert "promised (ms)" in text and "not measured" not in text and "random search" in text
 
 
 def test_figures_show_the_files(run_folder: Path, page: Path) -> None:

@@ -179,6 +179,8 @@ def test_killed_while_measuring_latency_and_auditing_it_ends_with_the_same_bits(
     kept = json.loads((killed / "clock.json").read_text())
     whole.mkdir()
     (whole / "clock.json").write_text(json.dumps(kept | {"phases": [], "run": ""}))
+    timed = [json.loads(line) | {"run": ""} for line in (killed / "timed.jsonl").read_text().splitlines()]
+    (whole / "timed.jsonl").write_text("".join(json.dumps(row) + "\n" for row in timed))
     search(overridden(toy(), [*settings, f"arch_search.latency_table={killed / 'latency.json'}"]), whole)
     assert fingerprint(killed) == fingerprint(whole)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import random
 import statistics
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 
 from s3zoo.arch import Arch
-from s3zoo.files import read_json, sha256, write_json
+from s3zoo.files import Records, read_json, sha256, write_json
 from s3zoo.search.budget import Budget, Feasible, check_feasible, extents
 from s3zoo.search.config import SearchRun
 from s3zoo.search.context import Context, Finished, Found, make_evaluator
@@ -26,7 +27,7 @@ from s3zoo.search.finish import choose_stock, finish, finish_best, finish_stock
 from s3zoo.search.latency import check_measured
 from s3zoo.search.moves import choose_move
 from s3zoo.search.published import FinishedRun, official_autoformer_supernet
-from s3zoo.search.records import check_scored
+from s3zoo.search.records import check_scored, check_timed
 from s3zoo.search.space_search import Decision
 from s3zoo.search.start import begin, check_family, read_start
 from s3zoo.space import Space
@@ -34,9 +35,11 @@ from s3zoo.supernet import Supernet
 from s3zoo.training.config import Train
 from s3zoo.training.features import FeatureData
 from s3zoo.training.loop import SupernetTask, seed_from
+from s3zoo.training.resumable import Row, resumable
 
 HEALTH_IMAGES = 512
 TOP = 50  # networks of every generation that are listed
+PASSED_OVER = 9  # networks of a search at most whose latency as a whole breaks the budget
 
 
 # Spaces
@@ -55,8 +58,9 @@ def measure_latencies(context: Context, space: Space) -> None:
 
 
 def measure_winner(context: Context, budget: int, arch: Arch | None) -> dict[str, Any]:
-    """How long a network takes whose latency the table promises, and where; on another device than the table's it is
-    not measured. What was measured once is kept in clock.json."""
+    """How long a network takes whose latency is promised, and where; on another device than the table's it is not
+    measured. What was measured once is kept in clock.json. The promise is its time as a whole when it was chosen, or
+    the table's prediction if it was not timed then."""
     table, known = context.latency, context.course.latency
     if table is None or arch is None:
         return {}
@@ -66,8 +70,19 @@ def measure_winner(context: Context, budget: int, arch: Arch | None) -> dict[str
     setting = table.setting
     where = {key: getattr(setting, key) for key in ("device", "device_name", "threads", "batch_size", "runtime")}
     measured, slower = context.ranks.from_first((known.get(str(budget)), context.course.slower.get(str(budget))))
-    check = {"promised": context.pricer(arch)["latency"], "measured": measured, "slower": slower}
+    promised = _timed(_timings(context)).get(arch, context.pricer(arch)["latency"])
+    check = {"promised": promised, "measured": measured, "slower": slower}
     return {"latency_check": check | {"others": table.others, **where}}
+
+
+def _timings(context: Context) -> Records:
+    """The networks that were timed as a whole before they were finished, of all spaces and budgets."""
+    return context.records(context.folder / "timed.jsonl", check_timed)
+
+
+def _timed(timings: Records) -> dict[Arch, float]:
+    """The milliseconds of each, at the table's speed."""
+    return {Arch.from_dict(row["arch"]): row["ms"] for row in timings.rows}
 
 
 def reach_layers(context: Context, space: Space) -> None:
@@ -258,23 +273,25 @@ def search_architectures(
         Hunt(i, place / f"search-{i}", feasible, _make_engine(run, feasible, evaluate, i, method))
         for i, feasible in enumerate(filters)
     ]
+    mode, top = run.final.mode if train else "inherit", run.final.top
+    chosen: list[list[tuple[Arch, float]]] = []  # of each budget, best first
     with context.course.phase(f"{place.name}: search"):
         for hunt in hunts:
             budget = hunt.feasible.budget
             where = f"{place.name}: {budget}" if budget.limits else place.name
             _evolve(context, hunt.engine, evaluate, where, hunt.folder / "generations.json", (hunt.number, len(hunts)))
+            chosen.append(choose_winners(context, hunt, evaluate, where, top))
             if context.ranks.first:
-                _write_archive(context, hunt, evaluate)
+                _write_archive(context, hunt, evaluate, chosen[-1])
     beside: list[dict[str, Any]] = []
     if controls and run.controls.stock:
-        beside = [choose_stock(context, h.folder, h.engine.best[0], h.feasible.budget) for h in hunts]
+        beside = [choose_stock(context, h.folder, chosen[h.number][0][0], h.feasible.budget) for h in hunts]
         context.course.beside(statistics.fmean(sum(row["macs"] for row in rows.values()) for rows in beside))
     found, recipe = [], context.pace.at(f"{place.name}: finish").final.train
-    mode, top = run.final.mode if train else "inherit", run.final.top
     with context.course.phase(f"{place.name}: finish"):
         for hunt in hunts:
             networks = []
-            for i, (arch, score) in enumerate(hunt.engine.top(top)):
+            for i, (arch, score) in enumerate(chosen[hunt.number]):
                 context.course.part(hunt.number * top + i, len(hunts) * top)
                 networks.append(finish_best(context, supernet, arch, score, hunt.folder, i, mode, recipe))
             networks.sort(key=lambda network: -(network.accuracy or 0))
@@ -288,6 +305,59 @@ def search_architectures(
                     compared |= finish_stock(context, hunt.folder, beside[hunt.number], recipe)
                 found[hunt.number] = found[hunt.number]._replace(controls=compared)
     return found
+
+
+def choose_winners(
+    context: Context, hunt: Hunt, evaluate: Evaluator, where: str, top: int
+) -> list[tuple[Arch, float]]:  # fmt: skip
+    """The best networks of a search, so many. Where it limits the latency of this device, those of the best that keep
+    the limit as a whole: a prediction is right on average, but what is chosen by it is often what it takes for too
+    fast."""
+    table, limit, predicted = context.latency, hunt.feasible.budget.limits.get("latency"), hunt.engine.top(top)
+    if table is None or limit is None:
+        return predicted
+    # What is finished by now was chosen before, maybe on another device or by an older version: that choice stays.
+    may_time = context.ranks.from_first(table.is_here and not (hunt.folder / "finish-0").exists())
+    timings, limited, full = _timings(context), Budget({"latency": limit}), _full(hunt.engine, evaluate)
+
+    def measured(own: list[Arch]) -> Iterator[Row]:
+        for arch in own:
+            timing = table.measured(arch, context.run.arch_search.latency_repeats)
+            assert timing is not None  # this is the table's device
+            yield {"arch": arch.to_dict(), "predicted": table(arch), "ms": timing.then}
+
+    def reached() -> str:
+        return f"{where}: stopped while the best networks are timed"
+
+    kept: list[tuple[Arch, float]] = []
+    missed: list[tuple[float, Arch, float]] = []  # by how much, the network, its score
+    best = [each for each in hunt.engine.top(len(hunt.engine.evaluated)) if each[0] in full]
+    for arch, score in best[: top + PASSED_OVER]:
+        network = arch.effective(context.run.data.img_size)
+        if network not in _timed(timings):
+            if not may_time:
+                return predicted
+            for _ in resumable([network], measured, timings, context.ranks, context.stop, reached=reached, every=0.0):
+                pass  # `timings` has it now
+        ms = _timed(timings)[network]
+        if excess := limit.excess(ms):
+            missed.append((excess, arch, score))
+            context.log.say(
+                f"{where}: {network.key} is passed over: {table(network):.3g} ms predicted, but {ms:.3g} ms as a whole,"
+                f" not {limited}"
+            )
+        else:
+            kept.append((arch, score))
+        if len(kept) == top:
+            break
+    if not kept:
+        excess, arch, score = min(missed, key=lambda each: each[0])
+        kept = [(arch, score)]
+        context.log.say(
+            f"{where}: none of the {len(missed)} networks timed as a whole keeps {limited}, so"
+            f" {arch.effective(context.run.data.img_size).key} is taken, which misses it least, by {excess:.1%}"
+        )
+    return kept
 
 
 def finish_controls(
@@ -351,13 +421,16 @@ def _evolve(
             write_json(path, _generations(context, engine, evaluate))
 
 
-def _write_archive(context: Context, hunt: Hunt, evaluate: Evaluator) -> None:
+def _write_archive(
+    context: Context, hunt: Hunt, evaluate: Evaluator, chosen: list[tuple[Arch, float]]
+) -> None:  # fmt: skip
     records = [(arch, score, context.pricer(arch)) for arch, score in _full(hunt.engine, evaluate).items()]
     fronts = {metric: pareto(records, metric) for metric in context.pricer(records[0][0])}
     archive = {metric: [context.row(arch, score) for arch, score, _ in front] for metric, front in fronts.items()}
     write_json(hunt.folder / "pareto.json", archive)
-    winner = {"budget": str(hunt.feasible.budget), "history": hunt.engine.history, **context.row(*hunt.engine.best)}
-    write_json(hunt.folder / "winner.json", winner)
+    winner = {"budget": str(hunt.feasible.budget), "history": hunt.engine.history, **context.row(*chosen[0])}
+    rows = [{"key": evaluate.identity(arch).key, "accuracy": score} for arch, score in chosen]
+    write_json(hunt.folder / "winner.json", winner | {"chosen": rows})
 
 
 def _full(engine: Evolution, evaluate: Evaluator) -> dict[Arch, float]:

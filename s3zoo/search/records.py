@@ -32,7 +32,9 @@ ABOUT: Fields = {
     "config": dict, "data?": str, "run?": str, "command?": str | None, "commit?": str | None,
     "versions?": {"*": str}, "config.py?": str,
 }  # fmt: skip
-WINNER: Fields = {**SCORED, "budget": str, "history": [{"size": COUNT}]}
+WINNER: Fields = {
+    **SCORED, "budget": str, "history": [{"size": COUNT}], "chosen?": [{"key": str, "accuracy": SCORED["accuracy"]}],
+}  # fmt: skip
 GENERATION: Fields = {"key": str, "accuracy": PERCENT, **COSTS}
 AUDITED: Fields = {"arch": dict, "inherited": PERCENT, "finetune": PERCENT, "retrain": PERCENT}
 
@@ -44,6 +46,12 @@ def check_scored(row: dict[str, Any]) -> None:
     else:
         typed(row, {**SCORED, "answers?": str}, "")
         Arch.from_dict(row["arch"])
+
+
+def check_timed(row: dict[str, Any]) -> None:
+    """A network with its milliseconds as a whole, and what the table predicts."""
+    typed(row, {"arch": dict, "predicted": COST, "ms": COST}, "")
+    Arch.from_dict(row["arch"])
 
 
 def read_result(path: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ on wherever the last one ended:
     clock.json               seconds of every phase; no result depends on it
     hours.jsonl              where the config limits the hours: what each phase was shortened to
     latency.json             where a budget limits latency: the milliseconds of every block, measured once
+    timed.jsonl              and of the best networks as a whole, before they are finished
     space…/search-0/         the architecture search of budget 0: winner.json, pareto.json,
                              generations.json (the best so far), finish-…/
     report/                  what happened, on one page and as figures

@@ -68,7 +68,8 @@ class Search:
     sizes: list[int]  # how many networks were scored until the end of each
     random: list[list[dict[str, Any]]]  # the same of random search beside it, if there was one
     winner: Network | None = None
-    finished: list[float | None] = field(default_factory=list)  # accuracies of the best as finished; None: not (yet)
+    chosen: list[dict[str, Any]] = field(default_factory=list)  # what is finished, best first: key, accuracy
+    finished: list[float | None] = field(default_factory=list)  # their accuracies as finished; None: not (yet)
 
 
 @dataclass
@@ -220,14 +221,15 @@ def _search(index: int, folder: Path, config: Mapping[str, Any]) -> Search:
     winner = folder / "winner.json"
     budget = str(Budget.parse(budgets[index])) if index < len(budgets) else ""
     sizes = [population] * len(generations)
-    found = None
+    found, chosen = None, generations[-1] if generations else []
     if winner.exists():
         row = read_json(winner, WINNER, remedy=REMEDY)
         budget, found, sizes = row["budget"], _network(row), [int(each["size"]) for each in row["history"]]
+        chosen = row.get("chosen", chosen)  # an earlier version finished the best in any case
     finished = [_score(path / "score.json") for _, path in numbered(folder, "finish-")]
     random = folder / "random_generations.json"
     beside = _generations(random) if random.exists() else []
-    return Search(budget, generations, list(itertools.accumulate(sizes)), beside, found, finished)
+    return Search(budget, generations, list(itertools.accumulate(sizes)), beside, found, chosen, finished)
 
 
 def _generations(path: Path) -> list[list[dict[str, Any]]]:

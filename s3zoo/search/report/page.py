@@ -146,8 +146,7 @@ def finished(groups: Sequence[Group]) -> str:
         mode = {"inherit": "as inherited", "finetune": "finetuned", "retrain": "retrained"}[run.config["final"]["mode"]]
         for visit in run.visits:
             for search in visit.searches:
-                best = search.generations[-1] if search.generations else []
-                for row, score in zip(best, search.finished, strict=False):
+                for row, score in zip(search.chosen, search.finished, strict=False):
                     rows.append((f"{row['key']}, seed {run.seed}", f"space{visit.index} {search.budget}",
                                  percent(row["accuracy"]), mode, percent(score)))  # fmt: skip
     return table(("network", "where", "inherited %", "then", "held-out %"), rows, "Networks as finished")
@@ -162,13 +161,13 @@ def savings(groups: Sequence[Group]) -> str:
     ]  # fmt: skip
     head = ("racing", "networks", "scored in full", "images seen", "without racing", "saved")
     latencies = [
-        (f"seed {run.seed}, {winner['budget']}", f"{winner['latency']:.3g}",
+        (f"seed {run.seed}, {winner['budget']}", f"{(check or {}).get('promised', winner['latency']):.3g}",
          f"{ms:.3g}" if (ms := run.latency.get(str(index))) is not None else "not measured",
          "; ".join(filter(None, (where_measured(check), told_doubts(check)))) if check else "–")
         for group in groups for run in group.runs for index, winner in enumerate(run.winners) if "latency" in winner
         for check in (winner.get("latency_check"),)
     ]  # fmt: skip
-    of_latency = ("latency of the winner", "promised by the table (ms)", "measured (ms)", "where")
+    of_latency = ("latency of the winner", "promised (ms)", "measured (ms)", "where")
     return table(head, rows, "What racing saved") + table(of_latency, latencies, "Latency")
 
 
