@@ -68,8 +68,8 @@ class Search:
     sizes: list[int]  # how many networks were scored until the end of each
     random: list[list[dict[str, Any]]]  # the same of random search beside it, if there was one
     winner: Network | None = None
-    chosen: list[dict[str, Any]] = field(default_factory=list)  # what is finished, best first: key, accuracy
-    finished: list[float | None] = field(default_factory=list)  # their accuracies as finished; None: not (yet)
+    finished: list[float | None] = field(default_factory=list)  # accuracies of the chosen as finished; None: not (yet)
+    chosen: list[dict[str, Any]] = field(default_factory=list)  # networks to be finished, best first: key, accuracy
 
 
 @dataclass
@@ -229,7 +229,7 @@ def _search(index: int, folder: Path, config: Mapping[str, Any]) -> Search:
     finished = [_score(path / "score.json") for _, path in numbered(folder, "finish-")]
     random = folder / "random_generations.json"
     beside = _generations(random) if random.exists() else []
-    return Search(budget, generations, list(itertools.accumulate(sizes)), beside, found, chosen, finished)
+    return Search(budget, generations, list(itertools.accumulate(sizes)), beside, found, finished, chosen)
 
 
 def _generations(path: Path) -> list[list[dict[str, Any]]]:
