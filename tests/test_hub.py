@@ -273,7 +273,7 @@ def test_a_pickle_is_never_opened(recorded: bool, tmp_path: Path, monkeypatch: p
     (folder / "pytorch_model.bin").write_bytes(pickled)
     timm.create_model(f"local-dir:{folder}", pretrained=True)  # the pickle beside it is passed over
     (folder / "model.safetensors").write_bytes(pickled)
-    with pytest.raises(ValueError, match="sha256 differs" if recorded else "no intact safetensors"):
+    with pytest.raises(ValueError, match="no intact safetensors"):
         timm.create_model(f"local-dir:{folder}", pretrained=True)
     (folder / "model.safetensors").unlink()
     with pytest.raises(ValueError, match="holds no model.safetensors"):

@@ -162,12 +162,14 @@ def test_a_search_that_is_the_start_gives_the_rate(images: Path, fast: None, mon
 
 
 def test_which_weights_fit_which_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, size in (("a.photos", [3, 32, 32]), ("b.grey", [1, 32, 32]), ("c.digits", [1, 8, 8])):
+    known = [("a.photos", 3, 32, 70.0), ("b.grey", 1, 32, 60.0), ("c.digits", 1, 8, 99.0), ("d.photos", 3, 32, 71.5)]
+    for name, channels, size, accuracy in known:
+        cfg, measured = {"input_size": [channels, size, size]}, {"provenance": {"metrics": [{"value": accuracy}]}}
         (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text(json.dumps({"pretrained_cfg": {"input_size": size}}))
+        (tmp_path / name / "config.json").write_text(json.dumps({"pretrained_cfg": cfg, "s3zoo": measured}))
     monkeypatch.setattr(start, "BUNDLED", tmp_path)
     found = {shape: start.known_starts(*shape) for shape in ((32, 3), (32, 1), (8, 1), (64, 3), (224, 3), (224, 1))}
-    assert list(found.values()) == [["a.photos"], ["b.grey"], [], [], ["s3_tiny"], []]
+    assert list(found.values()) == [["d.photos", "a.photos"], ["b.grey"], [], [], ["s3_tiny"], []]
 
 
 def test_one_line_from_weights_that_are_there(images: Path, tmp_path: Path, monkeypatch, fast: None, capsys) -> None:

@@ -10,7 +10,7 @@ import logging
 import math
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,7 @@ IMAGENET: dict[str, Any] = {
     "first_conv": "patch_embed.proj",
 }
 LARGEST_NEW = 1 << 26  # parameters that a network may have beyond those of its weights: new classes, channels, sizes
+LARGEST_UNKNOWN = 1 << 31, 1 << 14  # parameters and tensors of a network whose weights are not there
 PLAIN = "plain"  # the layout of weights whose layers are torch's own, see plain.py
 FOLDER = "timm.create_model('local-dir:<folder>', pretrained=True)"
 NOTHING_PUBLISHED = f"No weights of {{}} are published; use pretrained=False, or load a trained folder with {FOLDER}."
@@ -266,8 +267,8 @@ def _check(path: Path, where: str) -> None:
     recorded = ours.get("sha256")  # None: not by us
     if recorded is not None:
         check_sums(path.parent, [path.name], recorded if isinstance(recorded, dict) else {path.name: recorded})
-    check_safetensors(path)
-    if recorded is None:
+    else:
+        check_safetensors(path)
         _unverified.setdefault(where, False)
 
 
@@ -282,17 +283,19 @@ def _check_size(arch: Arch, weights: Mapping[str, Tensor], where: str) -> None:
 
 
 @contextmanager
-def no_larger_than(weights: Mapping[str, Tensor], where: str) -> Iterator[None]:
-    """Around the building of a network whose formula of costs is not known: the same as `_check_size`."""
-    numbers, tensors = 4 * sum(value.numel() for value in weights.values()) + LARGEST_NEW, 4 * len(weights) + 1000
+def no_larger_than(shapes: Iterable[Sequence[int]], where: str) -> Iterator[None]:
+    """Around the building of a network whose formula of costs is not known: the same as `_check_size`, by the shapes of
+    its weights."""
+    known = [math.prod(shape) for shape in shapes]
+    numbers, tensors = (4 * sum(known) + LARGEST_NEW, 4 * len(known) + 1000) if known else LARGEST_UNKNOWN
 
     def count(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
         nonlocal numbers, tensors
         numbers, tensors = numbers - parameter.numel(), tensors - 1
         if min(numbers, tensors) < 0:
+            beyond = "much larger than its weights" if known else "larger than any that timm has"
             raise ValueError(
-                f"{where!r} has a network that is much larger than its weights; get the architecture and the weights"
-                " again."
+                f"{where!r} has a network that is {beyond}; get the architecture and the weights again."
             )
 
     hook = register_module_parameter_registration_hook(count)

@@ -28,6 +28,7 @@ from s3zoo.models.folder import (
     WEIGHTS,
     check_finite,
     check_network,
+    check_safetensors,
     check_sums,
     config_beside,
     is_ours,
@@ -103,7 +104,10 @@ def open_model(spec: str, *, pretrained: bool = True, **options: Any) -> Any:
             options[key] = given | {"file": None, "source": "", "state_dict": state}
     if options.get("checkpoint_path"):  # timm reads it, but of a damaged one torch advises to read it without care
         read_checkpoint(str(options["checkpoint_path"]))
-    with contextlib.nullcontext() if state is None else no_larger_than(state, spec):
+    shapes: Any = None if state is None else (value.shape for value in state.values())
+    if config and not pretrained:  # only the config is read, which may ask for anything
+        shapes = _shapes(name)
+    with contextlib.nullcontext() if shapes is None else no_larger_than(shapes, spec):
         model = _created(spec, name, pretrained, options)
     model.pretrained_cfg.pop("state_dict", None)
     if pretrained:
@@ -135,6 +139,13 @@ def _checked_weights(name: str, config: dict[str, Any]) -> dict[str, Tensor]:
     if not path.is_file():
         raise ValueError(f"{place!r} holds no {WEIGHTS}, and no other file is loaded; give its folder.")
     return read_checkpoint(path)
+
+
+def _shapes(name: str) -> list[list[int]]:
+    """Those of the weights in a folder, if it has them."""
+    kind, place = parse_model_name(name)
+    path = Path(place) / WEIGHTS
+    return check_safetensors(path) if kind == "local-dir" and path.is_file() else []
 
 
 def _in_one_sentence(spec: str, action: Callable[[], Any]) -> Any:

@@ -114,7 +114,6 @@ def _search_unasked(arguments: argparse.Namespace) -> int:
     """Write a config for these images and this machine, show it and run it; one that is there already is run."""
     from s3zoo.search.around import space_name
     from s3zoo.search.plan import make_plan
-    from s3zoo.training.apart import check_elsewhere
     from s3zoo.training.data import ImageData
 
     out = arguments.out or Path("runs") / (Path(arguments.data).resolve().name or "mine")
@@ -137,6 +136,9 @@ def _search_unasked(arguments: argparse.Namespace) -> int:
         return _search(arguments, overridden(run, arguments.set), out)
     options: dict[str, Any] = {"controls": not arguments.no_controls, "runtime": arguments.runtime or "torch"}
     options |= {"start": "" if arguments.no_start else arguments.start, "around": arguments.around}
+    if not arguments.dry_run:  # what is wrong is said before the machine is measured
+        check_writable(out, "--out", folder=True)
+        options["out"] = out
     plan = make_plan(arguments.data, tuple(arguments.budget), hours, **options, settings=arguments.set)
     run = plan.config
     print(plan.told(), flush=True)
@@ -144,8 +146,6 @@ def _search_unasked(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         print(f"\nwithout --dry-run this is run, in {out}")
         return 0
-    check_writable(out, "--out", folder=True)
-    check_elsewhere(run.data, out)
     out.mkdir(parents=True, exist_ok=True)
     head = f"Written by `s3zoo search --data {arguments.data}`; an ordinary config, to be changed and used again."
     text = source_of(run, f"{head}\n\n{plan.told()}")

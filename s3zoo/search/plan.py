@@ -43,6 +43,7 @@ from s3zoo.search.latency_runtime import (
 from s3zoo.search.space_search import SpaceSearch
 from s3zoo.search.start import SHARE, check_family, known_starts, read_start
 from s3zoo.space import Dim, Space
+from s3zoo.training.apart import check_elsewhere
 from s3zoo.training.config import Data, Train, flat, overridden, to_dict
 from s3zoo.training.distributed import Ranks
 from s3zoo.training.log import Log
@@ -89,9 +90,9 @@ class Plan:
 
 def make_plan(
     root: str, budgets: tuple[str, ...] = (), hours: float = 1.0, *, controls: bool = True, runtime: str = "torch",
-    start: str | None = None, around: str | None = None, settings: Sequence[str] = (),
+    start: str | None = None, around: str | None = None, settings: Sequence[str] = (), out: Path | None = None,
 ) -> Plan:  # fmt: skip
-    """Everything about a search on these images, on this machine, in so many hours.
+    """Everything about a search on these images, on this machine, in so many hours, to be written to `out`.
 
     `start` is where the supernet begins; "" is from random weights, and None lets the plan decide. `around` is a
     network whose dimensions the space has. `settings` (KEY=VALUE) change what was decided.
@@ -102,6 +103,8 @@ def make_plan(
     if timed := any("latency" in budget.limits for budget in limits):
         check_runtime(runtime, "cpu")
     data, reasons = look(root)
+    if out is not None:
+        check_elsewhere(data, out)
     images = len(open_split(data, data.train_split)) - data.holdout
     draft = _draft(root, data, budgets, hours, controls, runtime, images)
     find = _Fitting(limits, images, reasons)

@@ -71,12 +71,15 @@ def started(run: SearchRun, place: str) -> SearchRun:
 
 
 def known_starts(size: int, in_chans: int) -> list[str]:
-    """Networks whose weights a search on images of this kind may begin from, without being asked to."""
+    """Networks whose weights a search on images of this kind may begin from, without being asked to; those with the
+    best accuracy on the images that they were made for come first."""
     found = []
     for folder in sorted(BUNDLED.glob("*.*")) if size >= SMALL else ():
-        seen = read_json_object(folder / CONFIG)["pretrained_cfg"]["input_size"]
-        found += [folder.name] if list(seen) == [in_chans, size, size] else []
-    return [*found, FOR_PHOTOS] if size >= LARGE and in_chans == 3 else found
+        config = read_json_object(folder / CONFIG)
+        if list(config["pretrained_cfg"]["input_size"]) == [in_chans, size, size]:
+            found.append((-config["s3zoo"]["provenance"]["metrics"][0]["value"], folder.name))
+    names = [name for _, name in sorted(found)]
+    return [*names, FOR_PHOTOS] if size >= LARGE and in_chans == 3 else names
 
 
 def read_start(place: str) -> Start:

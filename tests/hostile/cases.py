@@ -366,6 +366,11 @@ TABLE: dict[str, list[Case]] = {
         *each("predict plain image.png", Edit("plain/config.json", "pretrained_cfg.pretrained_strict", False)),
         *each("predict plain image.png", Edit("plain/config.json", "model_args.patch_size", True)),
         *each("predict plain image.png", Edit("plain/config.json", "model_args.depth", 10**5)),
+        *each(f"train plain --scratch {FINETUNE}", Edit("plain/config.json", "model_args.depth", 10**5)),
+        *each(
+            f"train plain --scratch {FINETUNE}",
+            Both(Make("plain/model.safetensors", "nothing"), Edit("plain/config.json", "model_args.depth", 10**5)),
+        ),
         *each(CONVERT, *puts("official.pth", TENSORS), *puts("arch.json", DOCUMENTS)),
         *each(CONVERT, Cut("official.pth", 0.7), Cut("official.pth", 0.5, True)),
         *each(CONVERT, *(Make(path, kind) for path in ("official.pth", "arch.json") for kind in KINDS)),
