@@ -462,7 +462,8 @@ def test_pull(story: Any) -> None:
     offline = well.do(*steps, HF_HUB_OFFLINE="1", HF_ENDPOINT="http://127.0.0.1:9")
     assert offline[0]["logits"] == second
     assert [step.get("error") for step in offline[1:3]] == ["ValueError"] * 2
-    assert all("sha256 differs" in step["message"] and "\n" not in step["message"] for step in offline[1:3])
+    for step, reason in zip(offline[1:3], ("sha256 differs", "no intact safetensors"), strict=True):
+        assert reason in step["message"] and "\n" not in step["message"]
     assert offline[3]["error"] == "FileNotFoundError" and "not in the cache" in offline[3]["message"]
     assert offline[4]["error"] == "LocalEntryNotFoundError"  # timm's, which finds no config
     assert offline[5]["code"] == 2 and "HF_HUB_OFFLINE is set" in offline[5]["err"]
