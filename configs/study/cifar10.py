@@ -57,8 +57,8 @@ config = Study(
         *(_search("autoformer", "cifar10_autoformer_2core", seed) for seed in (1, 2)),
     ),
     compared=(
-        ("s3", "swin"), ("s3", "s3_still"), ("s4_vit", "deit"), ("s4_vit", "autoformer"), ("glit", "glit_global"),
-        ("s4_swin", "swin_mini"), ("s4_shunted", "shunted"), ("s3", "s3_random"), ("s3", "s3_random_search"),
-        ("s4_vit", "s4_vit_random"), ("s4_vit", "s4_vit_random_search"),
+        ("s3", "swin"), ("s3", "s3_still"), ("s4_vit", "deit"), ("s4_vit", "autoformer"), ("autoformer", "deit"),
+        ("glit", "glit_global"), ("s4_swin", "swin_mini"), ("s4_shunted", "shunted"), ("s3", "s3_random"),
+        ("s3", "s3_random_search"), ("s4_vit", "s4_vit_random"), ("s4_vit", "s4_vit_random_search"),
     ),
 )

@@ -140,7 +140,9 @@ def told_others(share: float) -> str:
 
 def told_control(row: Mapping[str, Any]) -> str:
     """The name of a winner or of a network beside it, as a result has them, with what is not the winner's."""
-    name = row.get("control", "winner").replace("_", " ") + (f" ({row['model']})" if "model" in row else "")
+    name = row.get("control", "winner")
+    if "command" not in row:  # which a run beside it has, whose name stays as it is
+        name = name.replace("_", " ") + (f" ({row['model']})" if "model" in row else "")
     name += "" if row.get("within_budget", True) else ", beyond the budget"
     return name + (", from scratch" if row.get("from_scratch") else "")
 
