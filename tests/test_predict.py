@@ -80,6 +80,16 @@ def test_a_mistake_is_one_sentence(model_folder, pictures, words):
     assert code == 2 and not out and err.startswith("s3zoo: ") and err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "name, there",
+    [("s3_nano.x", "weights are s3_nano.digits."), ("resnet50.x", "resnet50.a1_in1k"), ("s3.x", "leave the tag out")],
+)
+def test_weights_that_there_are(pictures, name, there):
+    """Where a model is named with weights that it does not have."""
+    code, out, err = command(name, pictures / "b.png")
+    assert code == 2 and not out and there in err and err.count("\n") == 1
+
+
 def test_imagenet_has_words():
     model = timm.create_model("s3_tiny", device="meta")
     names = class_names(model)

@@ -159,6 +159,10 @@ def _in_one_sentence(spec: str, action: Callable[[], Any]) -> Any:
         said = " ".join(str(error).split()) or type(error).__name__
         if isinstance(error, AssertionError | AttributeError | LookupError | ArithmeticError):
             said = f"its arguments do not fit each other ({type(error).__name__}: {said})"
+        if "Invalid pretrained tag" in said:
+            known = timm.list_pretrained(f"{spec.partition('.')[0]}.*")
+            there = f"its weights are {', '.join(known)}" if known else "leave the tag out"
+            said = f"it has no weights of that name; {there}"
         if _offline(error):
             said = "the Hugging Face Hub cannot be reached and the weights are not in the cache"
         raise ValueError(f"The model {spec} cannot be opened: {said[:300].rstrip('.')}.") from error
