@@ -96,6 +96,9 @@ def check_writable(path: Path, option: str, *, folder: bool = False) -> None:
     if exists(path, option) and path.is_dir() != folder:
         found, wanted = ("file", "folder") if folder else ("folder", "file")
         raise ValueError(f"{option} is {str(path)!r}, which is a {found}; name a {wanted}.")
+    for inside in path.iterdir() if folder and path.is_dir() else ():
+        if inside.exists() and not inside.is_file() and not inside.is_dir():  # whoever writes to a pipe waits for ever
+            raise ValueError(f"{option} is {str(path)!r}, where {inside.name!r} is no file and no folder; remove it.")
     place = path.absolute() if folder else path.absolute().parent
     while not exists(place, option):
         place = place.parent

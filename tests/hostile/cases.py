@@ -635,6 +635,7 @@ TABLE: dict[str, list[Case]] = {
         *each(TRAIN_MM, Make("ade/images/training", "folder"), Make("ade/annotations/training", "loop")),
         *each(TEST_MM, Make("ade/images/validation/shapes_00000001.jpg", "dangling")),
         *each(f"{TRAIN_MM} --cfg-options load_from={MM_WEIGHTS}", Weights(MM_WEIGHTS, 0, "nan"), late=True),
+        *each(WORK, Make("work/segmenter.py", "fifo"), Make("work/iter_1.pth", "fifo")),
         *each(WORK, *puts("work/last_checkpoint", f"{SECRET} {WEB} nul empty"), late=True),
         *each(PRETRAINED_MM, *puts(CONFIG, "html utf-16"), Make(CONFIG, "nothing"), Make(CONFIG, "fifo"), late=True),
         *each(PRETRAINED_MM, *puts(WEIGHTS, "html"), Make(WEIGHTS, "nothing"), Make("model", "loop"), late=True),
