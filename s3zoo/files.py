@@ -96,9 +96,6 @@ def check_writable(path: Path, option: str, *, folder: bool = False) -> None:
     if exists(path, option) and path.is_dir() != folder:
         found, wanted = ("file", "folder") if folder else ("folder", "file")
         raise ValueError(f"{option} is {str(path)!r}, which is a {found}; name a {wanted}.")
-    for inside in path.iterdir() if folder and path.is_dir() else ():
-        if inside.exists() and not inside.is_file() and not inside.is_dir():  # whoever writes to a pipe waits for ever
-            raise ValueError(f"{option} is {str(path)!r}, where {inside.name!r} is no file and no folder; remove it.")
     place = path.absolute() if folder else path.absolute().parent
     while not exists(place, option):
         place = place.parent
@@ -107,9 +104,13 @@ def check_writable(path: Path, option: str, *, folder: bool = False) -> None:
         raise ValueError(f"{option} has {longest[:60]!r}… in it, which is too long for a name; give another path.")
     try:
         tempfile.TemporaryFile(dir=place).close()
+        inside = list(path.iterdir()) if folder and path.is_dir() else []
     except OSError as error:
         reason = "is a file and no folder" if place.is_file() else f"cannot be written ({error.strerror})"
         raise ValueError(f"{option} is {str(path)!r}, but {str(place)!r} {reason}; give another path.") from None
+    for each in inside:  # whoever writes to a pipe waits for ever
+        if os.path.exists(each) and not os.path.isfile(each) and not os.path.isdir(each):
+            raise ValueError(f"{option} is {str(path)!r}, where {each.name!r} is no file and no folder; remove it.")
 
 
 def check_not_read(path: Path, option: str, read: Iterable[Path]) -> None:
