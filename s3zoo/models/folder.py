@@ -228,7 +228,7 @@ def check_safetensors(path: Path) -> list[list[int]]:
     """The shapes of its tensors, by its header; what follows has the size that this says."""
     try:
         with safe_open(regular(path), "pt") as file:
-            return [file.get_slice(name).get_shape() for name in file.keys()]  # noqa: SIM118  no mapping
+            return [file.get_slice(name).get_shape() for name in file.keys()]
     except (SafetensorError, OSError, ValueError) as error:
         raise ValueError(f"{str(path)!r} is no intact safetensors file ({error}); get it again.") from None
 
