@@ -182,12 +182,14 @@ def _task_repository(
     if dense:
         from s3zoo.transfer.mm.folder import KIND, load_detector  # a package that few have
 
-        detector, answers = load_detector(source), []
+        detector = load_detector(source)
+        classes = detector.dataset_meta.get("classes", ())
 
         def ask(image: Path) -> dict[str, Any]:
             from s3zoo.transfer.mm.drawing import Predictor
 
-            row = Predictor(detector.cfg, detector.state_dict, repr(str(source)))(image, image.parent)
+            with detector.running():
+                row = Predictor(detector.cfg, detector.state_dict, repr(str(source)))(image, image.parent)
             os.replace(image.parent / row["picture"], image)
             if "objects" in row:
                 shown = [(each["class"], each["score"], each["box"]) for each in row["objects"]]
@@ -198,7 +200,7 @@ def _task_repository(
         from s3zoo.transfer.vqa.command import answered
 
         KIND = vqa.KIND
-        answers = vqa.load(source)[2]
+        classes = vqa.load(source)[2]
 
         def ask(image: Path) -> dict[str, Any]:
             found = answered(source, image, str(extras.question))
@@ -212,7 +214,7 @@ def _task_repository(
         picture = extras.describe(config["s3zoo"], ask, source, Path(scratch))
         for path in [*(source / name for name in KIND.files), *([picture] if picture else [])]:
             shutil.copyfile(path, new / path.name)
-        write_text(new / "README.md", tasks.render(config, answers, repo_id))
+        write_text(new / "README.md", tasks.render(config, classes, repo_id))
         write_json(new / CONFIG, config, indent=2)
     return config, [folder / name for name in names if (folder / name).is_file()]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from huggingface_hub import ModelCardData
@@ -29,8 +30,8 @@ def title_of(config: dict[str, Any], repo_id: str | None = None) -> str:
     return config["s3zoo"].get("title") or (repo_id.rpartition("/")[2] if repo_id else made)
 
 
-def render(config: dict[str, Any], answers: list[str], repo_id: str | None = None) -> str:
-    """README.md of a folder; `answers` are a model's answers to questions, or nothing."""
+def render(config: dict[str, Any], classes: Sequence[str], repo_id: str | None = None) -> str:
+    """README.md of a folder; `classes` are what a model tells apart, or its answers to questions."""
     ours, task = config["s3zoo"], task_of(config)
     tag, what, command = TASKS[task]
     origin = ours.get("provenance") or {}
@@ -40,14 +41,13 @@ def render(config: dict[str, Any], answers: list[str], repo_id: str | None = Non
     else:
         network = config["config"]["model"]
         parts = f"{network['type']}, backbone {network['backbone'].get('model', network['backbone']['type'])}"
-    classes = list(config.get("dataset_meta", {}).get("classes") or answers)
     sizes = [("Parts", parts), ("Parameters", f"{ours['params']:,}" if "params" in ours else "")]
     sizes += [("Answers" if task == "vqa" else "Classes", named(len(classes), classes))]
     sizes += [(f"sha256 of {name}", f"`{value}`") for name, value in ours["sha256"].items() if value]
-    scores = origin.get("metrics") or {}
-    if origin.get("scores"):
-        scores = {"accuracy (%)": origin["scores"]["overall"]}
-        scores |= {f"accuracy (%), {kind}": value for kind, value in origin["scores"]["by_type"].items()}
+    scores = origin.get("scores" if task == "vqa" else "metrics") or {}
+    if task == "vqa" and scores:
+        by_type = {f"accuracy (%), {kind}": value for kind, value in scores["by_type"].items()}
+        scores = {"accuracy (%)": scores["overall"], **by_type}
     where = origin.get("val_split", "the validation images")
     measured = table("Measured", f"By the run that made these weights, on {where}.", ("Metric", "Value"),
                      [(name, f"{value:.4g}") for name, value in scores.items()])  # fmt: skip

@@ -10,6 +10,7 @@ from seeds import SEGMENTING, SETTINGS, TAUGHT, TIMED
 FINETUNE = f"--data data --out out {SETTINGS}"
 AGAIN = "--data data --out out --no-report"
 WORK = f"{SEGMENTING} --work-dir work --resume"
+SAMPLE_MM = "publish segmenter --sample photo.jpg --out out"
 PRETRAINED_MM = f"{SEGMENTING} --work-dir out --cfg-options model.backbone.pretrained=model"
 # nursery -> what is damaged -> the commands that read it
 READERS: dict[str, dict[str, list[str]]] = {
@@ -127,9 +128,13 @@ READERS: dict[str, dict[str, list[str]]] = {
         "segmenter": [
             "predict_mm segmenter photo.jpg --out out",
             "test_mm segmenter --data ade --work-dir out",
-            "publish segmenter --sample photo.jpg --out out",
+            SAMPLE_MM,
         ],
-        "detector": ["predict_mm detector photo.jpg --out out", "publish detector --dry-run"],
+        "detector": [
+            "predict_mm detector photo.jpg --out out",
+            "publish detector --dry-run",
+            "publish detector --sample photo.jpg --out out",
+        ],
         "segmenter.pth": [
             "predict_mm segmenter.py segmenter.pth photo.jpg --classes ground,disc,box --out out",
             "test_mm segmenter.py segmenter.pth --classes ground,disc,box --data ade --work-dir out",
@@ -351,6 +356,7 @@ PUBLISH, IMPORTS = "publish model --out out", Put("planned/config.py", "import p
 SHORTENED = '{"phase": "space0: supernet", "left": 1, "needed": 2, "set": ["%s"]}\n'
 CUT_RUN = Make("run/result.json", "nothing")
 STEP = "run/train/step-00000004"
+LABELS = "ade/annotations/validation"
 COCO, TEST_COCO = "coco/annotations/instances_val2017.json", "test_mm detector --data coco --work-dir out"
 TRAIN_COCO = "train_mm detector.py --data coco --classes disc,box --work-dir out"
 TRAIN_MM, MM_WEIGHTS = f"{SEGMENTING} --work-dir out", "segmenter/model.safetensors"
@@ -628,7 +634,17 @@ TABLE: dict[str, list[Case]] = {
         *each("flops_mm segmenter.py", *puts("segmenter.py", "x=( model=3 nul"), Cut("segmenter.py", 0.353)),
         *each(TEST_COCO, Make("coco/val2017/000000000000.jpg", "fifo")),
         *each(TEST_COCO, Cut("coco/val2017/000000000001.jpg", 0.0007, True), late=True),
-        *each(TEST_MM, Cut("ade/annotations/validation/shapes_00000001.png", 0.5), late=True),
+        *each(TEST_MM, *(Put("ade/images/validation/shapes_00000001.jpg", c) for c in ("empty", "html")), late=True),
+        *each(TEST_MM, *(Put(f"{LABELS}/shapes_00000001.png", c) for c in ("empty", "html", "bomb")), late=True),
+        *each(TEST_MM, Cut(f"{LABELS}/shapes_00000001.png", 0.5), late=True),
+        *(
+            Case(command, Detector("segmenter", *field)) for command in (SEGMENT, SAMPLE_MM)
+            for field in (("model.data_preprocessor.mean.0", []), ("model.decode_head.num_classes", 4))
+        ),
+        *(
+            Case(command, Edit("segmenter/config.json", *field)) for command in (SEGMENT, SAMPLE_MM)
+            for field in (("dataset_meta.classes", ["ground"]), ("dataset_meta.palette", [[1, 2, 3]]))
+        ),
         *each(TEST_COCO, *puts(COCO, DOCUMENTS), *(Make(COCO, kind) for kind in KINDS)),
         *each(TEST_COCO, *(Edit(COCO, *field) for field in COCO_FIELDS), Make("coco/val2017", "nothing")),
         *each(TRAIN_COCO, *puts(COCO.replace("val", "train"), "deep list"), Make(COCO.replace("val", "train"), "fifo")),

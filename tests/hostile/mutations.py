@@ -144,9 +144,19 @@ class Detector(Edit):
 def as_python(folder: Path) -> None:
     """Write the config of a detector's folder as Python text, too, from its JSON."""
     config = json.loads((folder / "config.json").read_text())["config"]
-    lines = "".join(f"{name} = {value!r}\n" for name, value in config.items())
+    lines = "".join(f"{name} = {_with_tuples(value)!r}\n" for name, value in config.items())
     (folder / "config.py").write_text(lines, errors="backslashreplace")
     signed(folder / "config.py")
+
+
+def _with_tuples(value: Any) -> Any:
+    """JSON has no tuples, but sizes of images must be some."""
+    if isinstance(value, dict):
+        return {key: _with_tuples(each) for key, each in value.items()}
+    if isinstance(value, list):
+        numbers = value and all(isinstance(each, int | float) for each in value)
+        return tuple(value) if numbers else [_with_tuples(each) for each in value]
+    return value
 
 
 @dataclass(frozen=True)

@@ -44,9 +44,10 @@ from s3zoo.transfer.mm.config import (
     set_data,
     without_pretrained,
 )
-from s3zoo.transfer.mm.folder import export_detector, load_detector, running, running_config
+from s3zoo.transfer.mm.folder import export_detector, load_detector, running_config
 
 STDERR = 2  # where code that is not Python's writes
+UNREADABLE = "no label map"
 MODEL = "model"  # below the work folder: the trained model as safetensors and config
 
 
@@ -116,12 +117,19 @@ class _Runner(Runner):
 
 
 def _decoded(decode: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What libraries below OpenCV print about an image that they give up is not shown, only the sentence about it."""
+    """What libraries below OpenCV print about an image that they give up is not shown, only the sentence about it.
+
+    Decoders fail with errors of any kind. An image that is None is named by mmcv, a label map has no such check.
+    """
     with tempfile.TemporaryFile() as said:
         before = os.dup(STDERR)
         os.dup2(said.fileno(), STDERR)
         try:
             image = decode(*args, **kwargs)
+        except Exception as error:
+            if kwargs.get("flag") == "unchanged":
+                raise SyntaxError(UNREADABLE) from error
+            image = None
         finally:
             os.dup2(before, STDERR)
             os.close(before)
@@ -138,12 +146,11 @@ def _readable() -> Iterator[None]:
     mmcv.imfrombytes = partial(_decoded, decode)  # the processes of data loaders inherit it
     try:
         yield
-    except (AssertionError, OSError, SyntaxError) as error:  # mmcv's; Pillow's, which reads label maps
-        found = re.search(r"failed to load image(?:: (\S+))?", str(error))
-        other = isinstance(error, AssertionError | FileNotFoundError) and found is None
-        if getattr(error, "errno", None) or other:
+    except (AssertionError, SyntaxError) as error:  # mmcv's, and the one above
+        found = re.search(rf"failed to load image(?:: (\S+))?|{UNREADABLE}", str(error))
+        if found is None:
             raise
-        what = f"The image {found[1]!r}" if found and found[1] else "A label map of the dataset"
+        what = f"The image {found[1]!r}" if found[1] else "A label map of the dataset"
         raise ValueError(f"{what} cannot be decoded; repair or remove it and repeat the command.") from error
     finally:
         mmcv.imfrombytes = decode
@@ -343,8 +350,7 @@ def _opened(words: list[str], options: dict[str, Any]) -> _Opened:
     exported = load_detector(folder or words[0])
     check_keys(exported.cfg, options)
     exported.cfg.merge_from_dict(options)
-    name = repr(str(folder))
-    return _Opened(exported.cfg, exported.state_dict, name, words[1:], partial(running, f"The model in {name}"))
+    return _Opened(exported.cfg, exported.state_dict, repr(str(folder)), words[1:], exported.running)
 
 
 @plain_text()

@@ -217,15 +217,21 @@ def set_classes(cfg: Config, names: Sequence[str]) -> None:
         if cfg.default_scope == "mmseg" and data.type == "ADE20KDataset":
             # ADE20KDataset takes subsets of its own 150 classes only. Labels still count from 1, 0 is not judged.
             data.update(type="BaseSegDataset", reduce_zero_label=True, seg_map_suffix=".png", img_suffix=".jpg")
+    for head in heads(cfg):
+        head["num_classes"] = len(names)
 
-    def set_heads(node: Any) -> None:
-        for value in node.values() if isinstance(node, dict) else node:
-            if isinstance(value, dict | list):
-                set_heads(value)
-        if isinstance(node, dict) and "num_classes" in node:
-            node["num_classes"] = len(names)
 
-    set_heads({name: part for name, part in cfg.model.items() if name != "backbone"})
+def heads(cfg: Config) -> Iterator[dict[str, Any]]:
+    """The parts of the model that say for how many classes they are."""
+    rest: list[Any] = [part for name, part in cfg.model.items() if name != "backbone"]
+    while rest:
+        node = rest.pop()
+        if isinstance(node, dict):
+            if "num_classes" in node:
+                yield node
+            rest += node.values()
+        elif isinstance(node, list | tuple):
+            rest += node
 
 
 def set_backbone(cfg: Config, network: str) -> None:

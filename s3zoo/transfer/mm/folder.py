@@ -37,7 +37,7 @@ from s3zoo.models.folder import WEIGHTS, Kind, check_args, first_checksum
 from s3zoo.models.loading import check_fit
 from s3zoo.models.official import read_checkpoint
 from s3zoo.transfer.mm import checkpoints
-from s3zoo.transfer.mm.config import register
+from s3zoo.transfer.mm.config import heads, quiet, register
 
 CONFIG_PY, MEASURED = "config.py", {"metrics?": dict[str, float]}
 KIND = Kind("the folder of a detector or segmenter", (WEIGHTS, CONFIG_PY), 2, {1: first_checksum(CONFIG_PY)}, MEASURED)
@@ -73,6 +73,14 @@ class Exported(NamedTuple):
     cfg: Config  # what is safe to build: model, test pipeline and what testing needs
     state_dict: dict[str, Tensor]
     dataset_meta: dict[str, Any]  # classes, palette
+    folder: Path
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Around whatever is done with a model that is built from it."""
+        with warnings.catch_warnings(), running(f"The model in {str(self.folder)!r}"):
+            quiet()
+            yield
 
 
 # Writing
@@ -142,6 +150,7 @@ def load_detector(folder: str | Path) -> Exported:
         meta = _checked_meta(content.get("dataset_meta"))
         checked = Config(_checked(cfg, meta))
         twin = _built(checked)
+        _check_heads(checked, meta)
         if json.loads(json.dumps(cfg, default=str)) != content.get("config"):  # from which its card is made
             raise ValueError(f"its config.json holds another config than its {CONFIG_PY}")
     except ValueError as refused:
@@ -152,7 +161,7 @@ def load_detector(folder: str | Path) -> Exported:
         ) from None
     weights = read_checkpoint(folder / WEIGHTS)
     check_fit(twin, weights, repr(str(folder)))
-    return Exported(checked, weights, meta)
+    return Exported(checked, weights, meta, folder)
 
 
 def _built(cfg: Config) -> nn.Module:
@@ -198,8 +207,18 @@ def _checked_meta(meta: Any) -> dict[str, Any]:
     if not meta:
         return {}
     typed(meta, _META, "its dataset_meta")
-    palette = {"palette": [tuple(colour) for colour in meta["palette"]]} if meta.get("palette") else {}
-    return {"classes": tuple(meta["classes"]), **palette}
+    classes, colours = tuple(meta["classes"]), [tuple(colour) for colour in meta.get("palette") or ()]
+    if colours and len(colours) != len(classes):
+        raise ValueError(f"its dataset_meta has {len(classes)} classes and {len(colours)} colours")
+    return {"classes": classes, **({"palette": colours} if colours else {})}
+
+
+def _check_heads(cfg: Config, meta: Mapping[str, Any]) -> None:
+    """A head that tells more classes than there are names for would fail on the first image where it does."""
+    named = len(meta.get("classes", ()))
+    for head in heads(cfg):
+        if named and head["num_classes"] != named:
+            raise ValueError(f"it has names of {named} classes, but a head for {head['num_classes']}")
 
 
 def _checked(cfg: dict[str, Any], meta: dict[str, Any]) -> dict[str, Any]:
