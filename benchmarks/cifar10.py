@@ -21,6 +21,7 @@ import tempfile
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,8 +33,9 @@ from s3zoo.families import FAMILIES
 from s3zoo.files import Records, read_json, write_text
 from s3zoo.search.budget import Budget
 from s3zoo.search.published import FinishedRun
-from s3zoo.search.report import data, networks, spaces
+from s3zoo.search.report import data, looks, networks, spaces
 from s3zoo.search.report.looks import file_name
+from s3zoo.search.space_search import rank_correlation
 from s3zoo.study import Study, kept, method_of, summary
 from s3zoo.training import checkpoint
 from s3zoo.training.registry import load_config
@@ -54,6 +56,7 @@ LABELS = {
     "s3_random": "S3's space, at random", "s3_random_search": "S3's space, random search",
     "s4_vit_random": "S4's space, at random", "s4_vit_random_search": "S4's space, random search",
 }  # fmt: skip
+RANKED = ("inherited", "accuracy")  # of a network of a supernet: with its weights, and trained from scratch
 BODIES = {"s3": "Swin", "autoformer": "ViT", "glit": "ViT, some heads convolve", "shunted": "Shunted"}  # in S4's words
 
 
@@ -108,7 +111,8 @@ def state(run: Path, finished: bool) -> Iterator[Path]:
     last = FinishedRun(run).weights.parent if finished else None
     for path in sorted(run.rglob("*")):
         parts = path.relative_to(run).parts
-        if path.is_file() and not path.name.startswith(".") and parts[0] not in ("log.txt", "tensorboard", "model"):
+        other = path.name.startswith(".") or parts[0] in ("log.txt", "tensorboard", "model", "report")
+        if path.is_file() and not other:
             step = path.parent if path.parent.name.startswith("step-") else None
             if step in (None, last) or (last is None and step == checkpoint.steps(path.parent.parent)[-1]):
                 yield path
@@ -238,6 +242,7 @@ def page(found: Found, drawn: Iterable[tuple[str, str]]) -> str:
         ("The networks", summary(found.study, found.study.runs, found.folder)),
         ("Methods under one limit", methods(found)),
         ("Inherited and trained from scratch", inherited(found)),
+        ("How well supernets rank", ranks(found)),
         ("The visited spaces", visited(found.supernets)),
         ("What moved", moves(found.supernets)),
         ("S3's guidelines", guidelines(found.seeds("s3"))),
@@ -326,6 +331,36 @@ def inherited(found: Found) -> str:
     )
     head = ("method", "weights and search", "inherited", "trained", "trained, test images", "parameters", "seeds")
     return table("", textwrap.fill(note, 120), head, rows)
+
+
+def trained(found: Found) -> dict[str, list[dict[str, Any]]]:
+    """The networks that were trained from scratch, by the run whose supernet has scored them, where it has several."""
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for run in found.searches:
+        some = [row for row in run.winners if None not in (row["inherited"], row["accuracy"])]
+        rows.setdefault(run.config["supernet_weights"] or run.folder.name, []).extend(
+            row | {"run": run.folder.name} for row in some
+        )
+    return {source: some for source, some in rows.items() if len(some) > 1}
+
+
+def ranks(found: Found) -> str:
+    """Whether the networks of one supernet have the same order after training."""
+    rows, agreed, pairs = [], 0, 0
+    for source, some in trained(found).items():
+        both = [[(a[key] > b[key]) - (a[key] < b[key]) for a, b in combinations(some, 2)] for key in RANKED]
+        signs = [one * two for one, two in zip(*both, strict=True)]
+        agreed, pairs = agreed + signs.count(1), pairs + len(signs)
+        listed = ", ".join(f"{row['run']} {row['inherited']:.2f} / {row['accuracy']:.2f}" for row in some)
+        rows.append((source, listed, f"{signs.count(1)} of {len(signs)}"))
+    if not rows:
+        return ""
+    rows.append(("all", "", f"{agreed} of {pairs}"))
+    note = (
+        "Networks of one supernet that were trained from scratch: accuracies (%) on the held-out images with the"
+        " supernet's weights / after training, and how many pairs of them have the same order in both."
+    )
+    return table("", textwrap.fill(note, 120), ("supernet", "inherited / trained", "pairs in the same order"), rows)
 
 
 def visited(runs: Iterable[data.Run]) -> str:
@@ -452,6 +487,26 @@ def pictures(found: Found) -> Iterator[tuple[str, str, Any]]:
                 for drawn in panel(data.grouped(runs[:1] if panel is spaces.slopes else runs)):
                     if drawn.name in wanted or panel not in (spaces.moving, networks.sizes):
                         yield f"cifar10-{method}-{drawn.name}", drawn.label, drawn.figure
+        if found_twice := trained(found):
+            yield "cifar10-ranks", "Inherited accuracy against that after training", ranked(found_twice)
+
+
+def ranked(by_supernet: dict[str, list[dict[str, Any]]]) -> Any:
+    """A line through the networks of each supernet: it rises where the supernet ranks as training does."""
+    figure, ax = drawing.figure(520, 400)
+    handles = []
+    for number, (source, some) in enumerate(by_supernet.items()):
+        some = sorted(some, key=lambda row: row["inherited"])
+        tau = rank_correlation(*([row[key] for row in some] for key in RANKED))
+        ax.plot(*([row[key] for row in some] for key in RANKED), linewidth=1, markersize=7, **looks.look(number))
+        said = [f"{row['run']}\ninherited {row['inherited']:.2f} %, trained {row['accuracy']:.2f} %" for row in some]
+        drawing.tag(ax.lines[-1], "line", "\n".join(said))
+        handles.append(looks.handle(f"{source} (τ {tau:.2f})", number))
+    ax.margins(0.08)
+    ax.set(xlabel="with the supernet's weights", ylabel="trained from scratch")
+    ax.set_title("Held-out accuracy (%) of networks that share a supernet")
+    looks.legend(figure, handles)
+    return figure
 
 
 @drawing.style()

@@ -478,6 +478,11 @@ def test_refusals(tmp_path):
     elsewhere.cover(S3_SPACE)  # complete: nothing to measure
     with pytest.raises(ValueError, match=r"measured on A Phone \(1 thread\) and lacks .*; measure it there"):
         elsewhere.cover(wider)
+    if not torch.cuda.is_available():
+        gpu = dataclasses.replace(table.setting, device="cuda", device_name="A Large One", threads=0)
+        assert LatencyTable(gpu, table.entries).measured(S3_SPACE.smallest()) is None
+        with pytest.raises(ValueError, match=r"measured on A Large One and lacks .*, but this is .*; measure it there"):
+            LatencyTable(gpu, table.entries).cover(wider)
     for broken in ("[]", "{}", json.dumps(table.to_dict() | {"schema_version": 9}), '{"a'):
         path.write_text(broken)
         with pytest.raises(ValueError, match="measure it again|cannot be read"):

@@ -27,7 +27,7 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -149,8 +149,9 @@ def fitted(terms: Sequence[Sequence[float]], times: Sequence[float]) -> Correcti
 
 
 _FIELDS: Fields = {
-    "schema_version": int, "family": str, "device": str, "device_name": str, "torch": str, "tower?": str,
-    "runtime?": str, "img_size": COUNT | list, "correction?": {"*": COST},
+    "schema_version": int, "family": str, "device": Literal["cpu", "cuda"], "device_name": str, "torch": str,
+    "tower?": str, "runtime?": Literal["torch", "compile", "onnx"], "img_size": COUNT | list,
+    "correction?": {"*": COST},
     **dict.fromkeys(("patch_size", "stem_depth", "num_classes", "in_chans", "batch_size", "threads"), COUNT),
     "entries": [{"stage": COUNT, "embed_dims": [COUNT], "genes?": dict, "ms": COST}],
     "others?": COST, "reference?": {"arch": dict, "ms": COST},
@@ -254,7 +255,7 @@ class LatencyTable:
                 raise ValueError(
                     f"The latency table was measured on {where_run(dataclasses.asdict(self.setting))} and lacks"
                     f" {_show(missing[0])} of space {space.name!r}, but this is"
-                    f" {where_run(this_device(self.setting.device, self.setting.threads))}; measure it there."
+                    f" {where_run(self._here)}; measure it there."
                 )
             check_runtime(self.setting.runtime, self.setting.device)
         log, measured, stop = log or Log(None, speaks=False), measured or Records(None), stop or Stop()
@@ -328,9 +329,15 @@ class LatencyTable:
         return ""
 
     @property
+    def _here(self) -> dict[str, Any]:
+        """This machine's device of the table's kind; its CPU if it has none."""
+        gpu = self.setting.device == "cuda" and torch.cuda.is_available()
+        return this_device("cuda" if gpu else "cpu", self.setting.threads)
+
+    @property
     def is_here(self) -> bool:
         """Whether this is the device of the table."""
-        here = this_device(self.setting.device, self.setting.threads)
+        here = self._here
         return here == {key: getattr(self.setting, key) for key in here}
 
     def measured(self, arch: Arch, repeats: int = 10) -> Timing | None:

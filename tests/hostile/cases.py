@@ -306,7 +306,8 @@ TOLD_FIELDS = [  # what a card tells of a network
 LATENCY_FIELDS = [
     ("entries", 3), ("entries.0", 3), ("entries.0.ms", "x"), ("entries.0.ms", -1), ("entries.0.embed_dims", [[]]),
     ("entries.0.genes", {"x": 1}), ("entries.0.stage", None), ("img_size", "x"), ("img_size", [8]), ("family", "x"),
-    ("correction.fixed", None), ("correction.x", 1), ("device", 3), ("schema_version", 99), ("num_classes", True),
+    ("correction.fixed", None), ("correction.x", 1), ("device", 3), ("device", "nan"), ("runtime", "x"),
+    ("schema_version", 99), ("num_classes", True),
 ]  # fmt: skip
 
 # Lines of a config of the user's own that ask for parts or arguments that there are none of
