@@ -156,6 +156,24 @@ def test_another_seed_comes_into_all_of_it(benchmark: Any, found: Any, tmp_path:
     )
 
 
+def test_the_order_of_a_supernet_beside_that_after_training(benchmark: Any, found: Any, tmp_path: Path) -> None:
+    """Three networks of one supernet, of whose pairs only the first keeps its order."""
+    sources = {"s3-0": (64.58, 67.64), "s3_random-0": (60.0, 67.0), "s3_random_search-0": (65.0, 66.5)}
+    for name, (inherited, trained) in sources.items():
+        folder = shutil.copytree(found.folder / "s3-0", tmp_path / name)
+        run, result = (json.loads((folder / path).read_text()) for path in ("run.json", "result.json"))
+        if name != "s3-0":
+            run["config"] |= {"supernet_weights": "s3-0", "space_search": {"method": "none"}}
+        result["winners"][0] |= {"inherited": inherited, "accuracy": trained}
+        (folder / "run.json").write_text(json.dumps(run))
+        (folder / "result.json").write_text(json.dumps(result))
+    some = found._replace(searches=benchmark.data.read_all([tmp_path / name for name in sources]))
+    text = benchmark.ranks(some)
+    row = "s3-0 64.58 / 67.64, s3_random-0 60.00 / 67.00, s3_random_search-0 65.00 / 66.50"
+    assert f"| s3-0 | {row} | 1 of 3 |" in text and "| all |  | 1 of 3 |" in text
+    assert "τ -0.33" in benchmark.drawing.svg(benchmark.ranked(benchmark.trained(some)), "x", label="x")
+
+
 def test_a_run_that_was_begun_goes_on_elsewhere(benchmark: Any, tmp_path: Path, monkeypatch) -> None:
     """Its newest checkpoint and records travel; once it is finished they are no longer kept."""
     kept, run = tmp_path / "kept", tmp_path / "runs/swin-1"
