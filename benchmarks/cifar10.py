@@ -97,7 +97,9 @@ def pack(folder: Path) -> None:
     needed = {name for run in study.runs if run.name not in done for name in (run.name, *run.needs)}
     for run in runs:
         if run.name in needed and any(run.rglob("step-*")):
-            archive(run, KEPT / BEGUN / f"{run.name}.tar.xz", list(state(run, run in finished)))
+            with tempfile.TemporaryDirectory() as scratch:
+                light = supernet_alone(run, Path(scratch)) if run in finished else run
+                archive(light, KEPT / BEGUN / f"{run.name}.tar.xz", list(state(light)))
     for path in KEPT.glob(f"{BEGUN}/*.tar.xz"):
         if path.name.removesuffix(".tar.xz") not in needed:
             path.unlink()
@@ -106,16 +108,28 @@ def pack(folder: Path) -> None:
         known.append([row for row in Records(folder / "study.jsonl", write=False).rows if row not in known.rows])
 
 
-def state(run: Path, finished: bool) -> Iterator[Path]:
-    """The files that a run goes on from, or another run with the supernet of a finished one."""
-    last = FinishedRun(run).weights.parent if finished else None
+def state(run: Path) -> Iterator[Path]:
+    """The files that a run goes on from."""
     for path in sorted(run.rglob("*")):
         parts = path.relative_to(run).parts
         other = path.name.startswith(".") or parts[0] in ("log.txt", "tensorboard", "model", "report")
         if path.is_file() and not other:
             step = path.parent if path.parent.name.startswith("step-") else None
-            if step in (None, last) or (last is None and step == checkpoint.steps(path.parent.parent)[-1]):
+            if step is None or step == checkpoint.steps(path.parent.parent)[-1]:
                 yield path
+
+
+def supernet_alone(run: Path, scratch: Path) -> Path:
+    """A folder with what other runs take from a finished one beside its records: the supernet that it searched last,
+    without what an optimizer keeps."""
+    place = FinishedRun(run).place / "supernet"
+    tensors, about = checkpoint.load(place) or ({}, {})
+    weights = {name: each for name, each in tensors.items() if name.startswith(("weight.", "average."))}
+    target = scratch / run.name
+    about = {name: value for name, value in about.items() if name != "sha256"}
+    checkpoint.save(target / place.relative_to(run), about.pop("step"), weights, about)
+    shutil.copyfile(run / "run.json", target / "run.json")
+    return target
 
 
 def archive(run: Path, target: Path, paths: Iterable[Path]) -> None:

@@ -14,10 +14,13 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+import torch
+from test_search import quick, search, toy
 
 from s3zoo import scored
 from s3zoo.arch import Arch
 from s3zoo.search.budget import Pricer
+from s3zoo.search.published import FinishedRun
 
 ROOT = Path(__file__).resolve().parent.parent
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -138,7 +141,10 @@ def test_another_seed_comes_into_all_of_it(benchmark: Any, found: Any, tmp_path:
     for path in (runs / "s3-1").rglob("*.json"):
         text = path.read_text().replace('"seed": 0', '"seed": 1').replace('"top1": 68.0', '"top1": 70.0')
         path.write_text(text.replace("cifar10_s3_2core --set", "cifar10_s3_2core --set seed=1 --set"))
-    shutil.copytree(ROOT / "s3zoo/weights/s3_micro.cifar10", weights / "s3_micro.cifar10")
+    published = shutil.copytree(ROOT / "s3zoo/weights/s3_micro.cifar10", weights / "s3_micro.cifar10") / "config.json"
+    config = json.loads(published.read_text())
+    config["s3zoo"]["provenance"].pop("controls")  # that it has been compared with by now
+    published.write_text(json.dumps(config))
     (kept / "study.jsonl").touch()
     monkeypatch.setattr(benchmark, "KEPT", kept)
     monkeypatch.setattr(benchmark, "WEIGHTS", weights)
@@ -198,3 +204,22 @@ def test_a_run_that_was_begun_goes_on_elsewhere(benchmark: Any, tmp_path: Path, 
     assert {path.name for path in kept.rglob("*.tar.xz")} == {"swin-1.tar.xz"} and not any(kept.glob("begun/*"))
     benchmark.unpack(tmp_path / "elsewhere")  # for the queue it is done
     assert (tmp_path / "elsewhere/swin-1/result.json").exists()
+
+
+def test_the_supernet_of_a_finished_run_travels_to_those_that_search_it(
+    benchmark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its weights bit by bit, without what the optimizer keeps; nothing of it once these runs are done, too."""
+    kept, run = tmp_path / "kept", tmp_path / "runs/s4_vit-0"
+    monkeypatch.setattr(benchmark, "KEPT", kept)
+    search(quick(toy()), run)
+    benchmark.pack(run.parent)
+    benchmark.unpack(tmp_path / "there")
+    there, here = FinishedRun(tmp_path / "there/s4_vit-0"), FinishedRun(run)
+    before, after = (each.supernet(torch.device("cpu")).state_dict() for each in (here, there))
+    assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+    assert there.weights.stat().st_size < here.weights.stat().st_size / 2
+    for name in ("s4_vit_random-0", "s4_vit_random_search-0"):
+        (kept / f"{name}.tar.xz").touch()
+    benchmark.pack(run.parent)
+    assert not any(kept.glob("begun/*"))
