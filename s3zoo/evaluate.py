@@ -29,6 +29,7 @@ from s3zoo.checks import Count, Range, Threads, Workers, typed
 from s3zoo.compat import count_macs
 from s3zoo.drawing import aligned
 from s3zoo.families import FAMILIES
+from s3zoo.models.folder import check_finite
 from s3zoo.models.open import label_names, open_model
 from s3zoo.training.accuracy import wilson
 from s3zoo.training.config import Data
@@ -187,6 +188,7 @@ def score(
         indices = np.sort(np.random.default_rng(0).permutation(indices)[:limit])
     first = five = total = 0
     for chunk, logits in logits_of(model, split, indices, device, batch_size, workers):
+        check_finite({"its answers": logits}, spec)
         targets = torch.from_numpy(numbers[split.targets[chunk]])
         best = logits.topk(min(5, logits.shape[1]), dim=1).indices
         first += int((best[:, 0] == targets).sum())

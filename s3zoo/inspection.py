@@ -109,6 +109,7 @@ def inspect(
     import torch
 
     from s3zoo.models.attention import capture
+    from s3zoo.models.folder import check_finite
     from s3zoo.models.open import class_names, open_model
     from s3zoo.training.distributed import start
     from s3zoo.training.images import as_validated
@@ -127,6 +128,7 @@ def inspect(
     for number, (path, image) in enumerate(zip(paths, images, strict=True), 1):
         with torch.inference_mode(), capture(model) as captured:
             logits = model(image.unsqueeze(0).to(where))
+        check_finite({"its answers": logits}, spec)
         if not captured.layers:
             raise ValueError(f"{spec} computes no attention by a softmax, so there is nothing to show; take another.")
         if at is None and not all(layer.has_class_query for layer in captured.layers):

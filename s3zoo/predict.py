@@ -66,6 +66,7 @@ def predict(spec: str, paths: list[Path], *, top: int = 5, device: str = "auto")
     """For each image its likeliest classes; for one that cannot be read, an "error"."""
     import torch
 
+    from s3zoo.models.folder import check_finite
     from s3zoo.models.open import class_names, open_model
     from s3zoo.training.distributed import start
     from s3zoo.training.images import as_validated
@@ -86,6 +87,7 @@ def predict(spec: str, paths: list[Path], *, top: int = 5, device: str = "auto")
             continue
         with torch.inference_mode():
             probabilities = model(torch.stack(tensors).to(where)).float().softmax(1).cpu()
+        check_finite({"its answers": probabilities}, spec)
         for path, row in zip(rows, probabilities, strict=True):
             values, indices = row.topk(min(top, len(row)))
             classes = [

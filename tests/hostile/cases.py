@@ -366,6 +366,11 @@ SEGMENT_PTH = "predict_mm segmenter.py segmenter.pth photo.jpg --classes ground,
 TABLE: dict[str, list[Case]] = {
     "core": [
         *each(PREDICT, *(Edit(CONFIG, *field) for field in FIELDS)),
+        *(
+            Case(command, Edit(CONFIG, *field))  # finite themselves, but what the network makes of them is not
+            for command in (PREDICT, "inspect model image.png --out out", "evaluate model --data data --no-speed")
+            for field in (("pretrained_cfg.mean", [1e30] * 3), ("pretrained_cfg.std", [1e-320] * 3))
+        ),
         *each(PREDICT, *(Edit(CONFIG, *field) for field in LURES), codes=(0, 2)),
         *each(PREDICT, *puts(CONFIG, DOCUMENTS), *puts(WEIGHTS, TENSORS)),
         *each(PREDICT, *(Make(path, kind) for path in (CONFIG, WEIGHTS, "image.png") for kind in KINDS)),
