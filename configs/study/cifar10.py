@@ -1,10 +1,10 @@
 """The searches on CIFAR-10 at 32 x 32 with their controls.
 
-S3 and S4-ViT with three seeds each, beside them networks designed by hand (trained like the found ones), random networks
-and random search in the supernets that the searches end with, and the same searches without moving the space (for
-S4-ViT that is AutoFormer). The supernet of s3-0 was not kept, so S3 has a fourth seed. The other methods have one seed.
-`glit_conv2d` is the headline, named before it was trained: one larger network that trains longer. What stands last is
-left out first.
+S3 and S4-ViT with three seeds each, beside them networks designed by hand (trained like the found ones), random
+networks and random search in the supernets that the searches end with, and the same searches without moving the space
+(for S4-ViT that is AutoFormer). The supernet of s3-0 was not kept, so S3 has a fourth seed. The other methods have one
+seed. `glit_conv2d` is the headline, named before it was trained: one larger network that trains longer. What stands
+last is left out first.
 """
 
 from s3zoo.study import Study, StudyRun
