@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from s3zoo import cost
 from s3zoo.arch import Arch, Stage
 from s3zoo.checks import COST, COUNT, Fields, typed
-from s3zoo.drawing import DOUBT, told_others, told_speed, where_measured, where_run
+from s3zoo.drawing import DOUBT, RUNTIMES, told_others, told_speed, where_measured, where_run
 from s3zoo.families import FAMILIES, Block
 from s3zoo.files import Records, read_json, write_json
 from s3zoo.models import MODELS
@@ -150,7 +150,7 @@ def fitted(terms: Sequence[Sequence[float]], times: Sequence[float]) -> Correcti
 
 _FIELDS: Fields = {
     "schema_version": int, "family": str, "device": Literal["cpu", "cuda"], "device_name": str, "torch": str,
-    "tower?": str, "runtime?": Literal["torch", "compile", "onnx"], "img_size": COUNT | list,
+    "tower?": str, "runtime?": Literal[tuple(RUNTIMES)], "img_size": COUNT | list,
     "correction?": {"*": COST},
     **dict.fromkeys(("patch_size", "stem_depth", "num_classes", "in_chans", "batch_size", "threads"), COUNT),
     "entries": [{"stage": COUNT, "embed_dims": [COUNT], "genes?": dict, "ms": COST}],
