@@ -159,13 +159,23 @@ def test_time_left(tmp_path: Path, capsys: Any) -> None:
         course.best = 91.5
         assert course.told() == "phase: about 15 s left, run: about 2 min left, best so far 91.50 %"
         now[0] = 30.72
-    again = Course(tmp_path, to_dict(toy()), 128, Log(None), clock=lambda: now[0])
+    log = Log(None)
+    again = Course(tmp_path, to_dict(toy()), 128, log, clock=lambda: now[0])
     assert again.seconds == {"space0: supernet": 30.72}
     with again.phase("space0: scores"):
         again.part(1, 4)
         now[0] += 5
         again.meter(0.5)
         assert again.left() == pytest.approx(5 * (1 - 0.375) / 0.125)
+    with again.phase("space2: finish"):
+        again.part(0, 4)
+        log.progress("first", total=100, start=100)  # finished earlier
+        again.part(1, 4)
+        meter = log.progress("second", total=100, start=60)
+        assert again.told() == ""
+        now[0] += 5
+        meter.update(80)  # a fifth of a quarter in 5 s
+        assert again.left() == pytest.approx(5 * (2 + 0.2) / 0.2)
     said = capsys.readouterr().out
     assert "phase 1 of 6: space0: supernet" in said and "phase 2 of 6: space0: scores (run: about 80 s left)" in said
 

@@ -50,8 +50,8 @@ class Course:
         self.best: float | None = None  # accuracy in percent
         self._now: str = ""
         self._begun = self._saved = self._before = 0.0
-        self._share = self._first = 0.0  # of the phase that is done, and was done when this process began it
-        self._part, self._parts = 0, 1
+        self._share = self._earlier = 0.0  # of the phase that is done, and that earlier processes did
+        self._part = self._parts = 0  # the number of the part under way, and how many there are (0: it is whole)
 
     @property
     def phases(self) -> list[Phase]:
@@ -75,8 +75,8 @@ class Course:
         """Around the work of a phase."""
         self._now, self._before = name, self.seconds.get(name, 0.0)
         self._begun = self._saved = self._clock()
-        self._share, self._first = 0.0, -1.0
-        self._part, self._parts = 0, 1
+        self._share = self._earlier = 0.0
+        self._part, self._parts = 0, 0
         needed = self.needed(name)
         told = [*([] if needed is None else [f"run: about {duration(needed)} left"]), *self._told_best()]
         self._log.say(f"{self.heading}: {name}" + (f" ({', '.join(told)})" if told else ""))
@@ -90,13 +90,18 @@ class Course:
 
     def part(self, number: int, of: int) -> None:
         """The phase consists of so many equal parts, and this one (from 0) begins."""
+        if not self._parts:  # the first one here: those before it were done earlier
+            self._earlier = number / of
         self._part, self._parts = number, of
         self.meter(0.0)
 
+    def resumed(self, share: float) -> None:
+        """So much of the part that begins was done by earlier processes, from 0 to 1."""
+        self._earlier += share / max(1, self._parts)
+
     def meter(self, share: float) -> None:
         """So much of the part is done, from 0 to 1."""
-        self._share = max(self._share, (self._part + share) / self._parts)
-        self._first = self._share if self._first < 0 else self._first
+        self._share = max(self._share, (self._part + share) / max(1, self._parts))
         if self._clock() - self._saved >= EVERY:
             self._save()
 
@@ -134,7 +139,7 @@ class Course:
 
     def left(self) -> float | None:
         """Seconds left of the phase under way, by what this process did of it; None before anything is known."""
-        done = self._share - max(0.0, self._first)
+        done = self._share - self._earlier
         if done <= 0:
             return None
         return (self._clock() - self._begun) * (1 - self._share) / done

@@ -22,6 +22,7 @@ class Course(Protocol):
 
     @property
     def heading(self) -> str: ...
+    def resumed(self, share: float) -> None: ...
     def meter(self, share: float) -> None: ...
     def told(self) -> str: ...
 
@@ -35,6 +36,8 @@ class Progress:
         self.done = start
         self._bar = None
         self._quiet = quiet
+        if log.course is not None and start:
+            log.course.resumed(start / total)
         if not quiet and sys.stderr.isatty():
             name = name if log.course is None else f"{log.course.heading}, {name}"
             self._bar = tqdm(total=total, initial=start, desc=name, leave=False, dynamic_ncols=True)
