@@ -51,10 +51,9 @@ METHODS = ("s3", "s4_vit", "autoformer", "glit", "s4_swin", "s4_shunted")
 PUBLISHED = {f"{method}-0": f"{method}_micro.cifar10" for method in METHODS} | {"glit_conv2d-0": "glit_mini.cifar10"}
 LABELS = {
     "s3": "S3", "s3_still": "S3, space stays", "swin": "Swin", "s4_vit": "S4-ViT", "autoformer": "AutoFormer",
-    "deit": "DeiT", "glit": "GLiT", "glit_global": "DeiT", "s4_swin": "S4-Swin", "swin_mini": "Swin",
-    "s4_shunted": "S4-Shunted", "shunted": "Shunted", "glit_conv2d": "GLiT, larger, trained longer",
-    "s3_random": "S3's space, at random", "s3_random_search": "S3's space, random search",
-    "s4_vit_random": "S4's space, at random", "s4_vit_random_search": "S4's space, random search",
+    "deit": "DeiT", "deit_mini": "DeiT of more MACs", "glit": "GLiT", "glit_global": "DeiT", "s4_swin": "S4-Swin",
+    "swin_mini": "Swin", "s4_shunted": "S4-Shunted", "shunted": "Shunted",
+    "glit_conv2d": "GLiT, larger, trained longer",
 }  # fmt: skip
 RANKED = ("inherited", "accuracy")  # of a network of a supernet: with its weights, and trained from scratch
 BODIES = {"s3": "Swin", "autoformer": "ViT", "glit": "ViT, some heads convolve", "shunted": "Shunted"}  # in S4's words
@@ -295,8 +294,8 @@ def methods(found: Found) -> str:
     """In the form of S4's Tables 2, 3 and 5."""
     rows = []
     for group in together(found.study):
-        limits = {text for name in group for run in found.seeds(name) for text in run.config["arch_search"]["budgets"]}
-        limit = ", ".join(str(Budget.parse(text)) for text in sorted(limits))
+        texts = {text for name in group for run in found.seeds(name) for text in run.config["arch_search"]["budgets"]}
+        limits = [Budget.parse(text) for text in sorted(texts)]
         for name in group:
             outcomes, runs = found.methods.get(name, []), found.seeds(name)
             if not outcomes:
@@ -304,14 +303,16 @@ def methods(found: Found) -> str:
             updates = " / ".join(str(sum(decision.moved for decision in run.decisions)) for run in runs) or "–"
             back = " / ".join(str(backtracked(run)) for run in runs if run.config["space_search"]["backtrack"]) or "–"
             how = f"{name} ({approach(runs[0]) if runs else 'designed'})"
+            kept = [str(limit) for limit in limits if all(limit.allows(vars(each)) for each in outcomes)]
             rows.append((
-                BODIES[family_of(found, outcomes[0])], how, updates, back, limit,
+                BODIES[family_of(found, outcomes[0])], how, updates, back, ", ".join(kept) or "–",
                 told(each.params for each in outcomes), told(each.macs for each in outcomes),
                 mean_and_spread([each.test["top1"] for each in outcomes]), len(outcomes),
             ))  # fmt: skip
     note = (
         "In the form of S4's Tables 2, 3 and 5; where there are several seeds, updates of the space and spaces gone"
-        " back stand for each, and the accuracy is their mean ± standard deviation."
+        " back stand for each, and the accuracy is their mean ± standard deviation. A control that was"
+        " designed for as many MACs as others, not for the limit, has none."
     )
     head = ("body", "method", "updates", "back", "limit", "parameters", "MACs", "CIFAR-10 test top-1 (%)", "seeds")
     return table("", textwrap.fill(note, 120), head, rows)
@@ -526,11 +527,12 @@ def ranked(by_supernet: dict[str, list[dict[str, Any]]]) -> Any:
 @drawing.style()
 def front(found: Found) -> str:
     """The front page's picture: test accuracies of found networks beside those designed by hand, a row for each method
-    and a mark for each seed, methods with one limit together."""
+    and a mark for each seed, methods with one limit together. What others find in a method's supernet is left out."""
     from matplotlib.lines import Line2D
 
-    groups = [[name for name in group if name in found.methods] for group in together(found.study)]
-    groups += [[name] for name in found.methods if not any(name in group for group in groups)]
+    shown = [n for n in found.methods if not any(run.config["supernet_weights"] for run in found.seeds(n))]
+    groups = [[name for name in group if name in shown] for group in together(found.study)]
+    groups += [[name] for name in shown if not any(name in group for group in groups)]
     groups = [group for group in groups if group]
     rows = sum(map(len, groups)) + 0.5 * (len(groups) - 1)
     figure, ax = drawing.figure(520, 120 + round(29 * rows))
