@@ -147,8 +147,8 @@ def _measured(facts: Facts) -> str:
 
 
 def _beside(facts: Facts) -> str:
-    """What the search bought: networks under the same budget, trained alike, and where there are several seeds of a
-    command their mean."""
+    """What the search bought: other networks that were trained alike, and where there are several seeds of a command
+    their mean."""
     rows, seeds = [], {}
     own = [m["value"] for m in facts.metrics if m["split"] == "test" and m["metric"] == "top1"]
     if command := facts.provenance.get("command"):
@@ -163,7 +163,7 @@ def _beside(facts: Facts) -> str:
     head = ("Network", "Test top-1", "95 % interval", "Parameters", "MACs", "Latency (ms)", "Command")
     used = [i for i in range(len(head)) if any(row[i] for row in rows)]
     shown = [tuple(row[i] for i in used) for row in rows]
-    note = "Other networks under the same budget, with the same data and training."
+    note = "Other networks with the same data and training."
     parts = [table("Beside it", note, tuple(head[i] for i in used), shown)]
     means = [(key, len(tests), mean_and_spread(tests)) for key, tests in seeds.items() if len(tests) > 1]
     about = "What has several seeds, this network's own included: mean ± standard deviation."
