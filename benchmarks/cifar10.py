@@ -21,6 +21,7 @@ import tempfile
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +33,8 @@ from s3zoo.drawing import mean_and_spread, quantity
 from s3zoo.families import FAMILIES
 from s3zoo.files import Records, read_json, write_text
 from s3zoo.search.budget import Budget
+from s3zoo.search.config import SearchRun
+from s3zoo.search.moves import replayed_moves
 from s3zoo.search.published import FinishedRun
 from s3zoo.search.report import data, looks, networks, spaces
 from s3zoo.search.report.looks import file_name
@@ -53,7 +56,7 @@ LABELS = {
     "s3": "S3", "s3_still": "S3, space stays", "swin": "Swin", "s4_vit": "S4-ViT", "autoformer": "AutoFormer",
     "deit": "DeiT", "deit_mini": "DeiT of more MACs", "glit": "GLiT", "glit_global": "DeiT", "s4_swin": "S4-Swin",
     "swin_mini": "Swin", "s4_shunted": "S4-Shunted", "shunted": "Shunted",
-    "glit_conv2d": "GLiT, larger, trained longer",
+    "s4_vit_step": "S4-ViT, slopes per step", "glit_conv2d": "GLiT, larger, trained longer",
 }  # fmt: skip
 RANKED = ("inherited", "accuracy")  # of a network of a supernet: with its weights, and trained from scratch
 BODIES = {"s3": "Swin", "autoformer": "ViT", "glit": "ViT, some heads convolve", "shunted": "Shunted"}  # in S4's words
@@ -258,6 +261,7 @@ def page(found: Found, drawn: Iterable[tuple[str, str]]) -> str:
         ("How well supernets rank", ranks(found)),
         ("The visited spaces", visited(found.supernets)),
         ("What moved", moves(found.supernets)),
+        ("S4's gradient", gradients(found.supernets)),
         ("S3's guidelines", guidelines(found.seeds("s3"))),
         ("Evolution", evolution(found)),
         ("Figures", "\n".join(f"![{label}]({name}.svg)" for name, label in drawn)),
@@ -300,7 +304,8 @@ def methods(found: Found) -> str:
             outcomes, runs = found.methods.get(name, []), found.seeds(name)
             if not outcomes:
                 continue
-            updates = " / ".join(str(sum(decision.moved for decision in run.decisions)) for run in runs) or "–"
+            own = [run for run in runs if not run.config["supernet_weights"]]
+            updates = " / ".join(str(sum(decision.moved for decision in run.decisions)) for run in own) or "–"
             back = " / ".join(str(backtracked(run)) for run in runs if run.config["space_search"]["backtrack"]) or "–"
             how = f"{name} ({approach(runs[0]) if runs else 'designed'})"
             kept = [str(limit) for limit in limits if all(limit.allows(vars(each)) for each in outcomes)]
@@ -416,6 +421,27 @@ def moves(runs: Iterable[data.Run]) -> str:
         for index, decision in enumerate(run.decisions)
     ]
     return table("", "", ("run", "from", "what moved"), rows)
+
+
+def gradients(runs: Iterable[data.Run]) -> str:
+    """S4's slopes in the same unit, and where they would have led."""
+    rows = []
+    for run in runs:
+        if run.config["space_search"]["method"] == "s4":
+            own, _ = SearchRun.read(run.folder / "run.json")
+            other = replace(own, space_search=replace(own.space_search, slope_unit="step"))
+            for decision, replayed in zip(run.decisions, replayed_moves(other, run.folder), strict=True):
+                raw = decision.record["options"]["slope_unit"] == "raw"
+                gains = {r["name"]: r["z"] * (r["step"] * r["unit"] if raw else 1) for r in decision.record["dims"]}
+                place, _, move = replayed.partition(": ")
+                told = ", ".join(f"{name} {gain:+.2f}" for name, gain in gains.items())
+                rows.append((run.folder.name, place, told, move.replace("->", "to")))
+    note = (
+        "S4's Eq. 5 divides by the difference of values, so a channel is weighed against a block. What a step of each"
+        " dimension gains in accuracy (points), and where the same scores would have led with slopes per step"
+        " (`space_search.slope_unit=step`)."
+    )
+    return table("", textwrap.fill(note, 120), ("run", "from", "a step gains", "would move, by steps"), rows)
 
 
 def guidelines(runs: Iterable[data.Run]) -> str:
