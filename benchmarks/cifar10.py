@@ -562,7 +562,7 @@ def front(found: Found) -> str:
     groups = [group for group in groups if group]
     rows = sum(map(len, groups)) + 0.5 * (len(groups) - 1)
     figure, ax = drawing.figure(520, 120 + round(29 * rows))
-    ax.set_title("CIFAR-10: test top-1 (%), found and designed")
+    ax.set_title("CIFAR-10: test top-1 (%)")
     card, place, ticks = drawing.colour("card"), 0.0, {}
     for group in groups:
         for method in group:

@@ -11,6 +11,7 @@ from s3zoo.arch import Arch
 from s3zoo.families import Block
 
 CELL, ROW, LABEL, GAP, TOP, EDGE = 34, 24, 104, 12, 42, 12  # pixels: a cell, the row names, gaps and margins
+CHARACTER = 7  # pixels for one, where a line is longer than its cells
 
 
 def genes(block: Block) -> dict[str, int | float | None]:
@@ -40,7 +41,14 @@ def picture(arch: Arch, size: tuple[int, int]) -> Any:
     ]
     stage_of = [i for i, stage in enumerate(arch.stages) for _ in stage.blocks]
     left = [LABEL + j * CELL + i * GAP for j, i in enumerate(stage_of)]
-    width, height = left[-1] + CELL + EDGE, TOP + ROW * len(columns[0]) + EDGE
+    stages = []  # where each begins and ends, and what stands above it
+    for i, (end, depth) in enumerate(zip(accumulate(arch.depths), arch.depths, strict=True)):
+        text = feature_map(arch, i, size) if depth > 1 else f"{i + 1}"
+        if len(arch.stages) == 1:
+            text = f"{depth} block{'s' * (depth > 1)} on {feature_map(arch, 0, size)} patches"
+        stages.append((left[end - depth], left[end - 1] + CELL, text))
+    width = max(max(last, x + CHARACTER * len(text)) for x, last, text in stages) + EDGE
+    height = TOP + ROW * len(columns[0]) + EDGE
     figure, ax = drawing.figure(width, height)
     figure.set_layout_engine("none")
     ax.set_position((0, 0, 1, 1))
@@ -49,11 +57,7 @@ def picture(arch: Arch, size: tuple[int, int]) -> Any:
     ax.set_axis_off()
     card, ink = drawing.colour("card"), drawing.colour("ink")
 
-    ends = list(accumulate(arch.depths))
-    for i, (end, depth) in enumerate(zip(ends, arch.depths, strict=True)):
-        x, last = left[end - depth], left[end - 1] + CELL
-        where = feature_map(arch, i, size) if depth > 1 else f"{i + 1}"
-        text = where if len(arch.stages) > 1 else f"{depth} blocks on {feature_map(arch, 0, size)} patches"
+    for x, last, text in stages:
         ax.text(x + 1, 20, text, size=12)
         ax.plot((x + 1, last - 1), (28, 28), color=ink, linewidth=2, clip_on=False)
     for r, name in enumerate(columns[0]):

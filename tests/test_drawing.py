@@ -89,3 +89,22 @@ def test_a_page_loads_nothing_and_knows_every_colour() -> None:
     text = drawing.page("A <title>", example(), colours=OWN)
     assert "<title>A &lt;title&gt;</title>" in text and not re.search(r"https?://|\bsrc=|@import|url\((?!#)", text)
     assert set(re.findall(r"var\((--\w+)\)", text)) <= set(re.findall(r"(--\w+): #", text))
+
+
+def test_nothing_written_in_a_figure_is_cut_off(chromium: Any) -> None:
+    """In every figure of the documents and cards, as a browser draws it."""
+    root = Path(__file__).parent.parent
+    pictures = [*root.glob("docs/*.svg"), *root.glob("model_cards/*/*.svg"), *root.glob("s3zoo/weights/*/*.svg")]
+    assert len(pictures) > 30
+    beyond = """const edge = document.documentElement.viewBox.baseVal, scale = document.documentElement.getScreenCTM();
+        return [...document.querySelectorAll('text')].filter(text => {
+            const box = text.getBoundingClientRect(), left = (box.left - scale.e) / scale.a;
+            const right = (box.right - scale.e) / scale.a;
+            return box.width && (left < edge.x - 1 || right > edge.x + edge.width + 1);
+        }).map(text => text.textContent)"""
+    cut = {}
+    for path in pictures:
+        chromium.get(path.as_uri())
+        if found := chromium.execute_script(beyond):
+            cut[str(path.relative_to(root))] = found
+    assert not cut
