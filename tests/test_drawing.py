@@ -96,11 +96,11 @@ def test_nothing_written_in_a_figure_is_cut_off(chromium: Any) -> None:
     root = Path(__file__).parent.parent
     pictures = [*root.glob("docs/*.svg"), *root.glob("model_cards/*/*.svg"), *root.glob("s3zoo/weights/*/*.svg")]
     assert len(pictures) > 30
-    beyond = """const edge = document.documentElement.viewBox.baseVal, scale = document.documentElement.getScreenCTM();
+    beyond = """const edge = document.documentElement.getBoundingClientRect();
         return [...document.querySelectorAll('text')].filter(text => {
-            const box = text.getBoundingClientRect(), left = (box.left - scale.e) / scale.a;
-            const right = (box.right - scale.e) / scale.a;
-            return box.width && (left < edge.x - 1 || right > edge.x + edge.width + 1);
+            const box = text.getBoundingClientRect();
+            return box.left < edge.left - 1 || box.right > edge.right + 1
+                || box.top < edge.top - 1 || box.bottom > edge.bottom + 1;
         }).map(text => text.textContent)"""
     cut = {}
     for path in pictures:
