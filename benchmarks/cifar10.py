@@ -432,10 +432,11 @@ def gradients(runs: Iterable[data.Run]) -> str:
             other = replace(own, space_search=replace(own.space_search, slope_unit="step"))
             for decision, replayed in zip(run.decisions, replayed_moves(other, run.folder), strict=True):
                 raw = decision.record["options"]["slope_unit"] == "raw"
-                gains = {r["name"]: r["z"] * (r["step"] * r["unit"] if raw else 1) for r in decision.record["dims"]}
+                sloped = [row for row in decision.record["dims"] if row["z"] is not None]
+                gains = {row["name"]: row["z"] * (row["step"] * row["unit"] if raw else 1) for row in sloped}
                 place, _, move = replayed.partition(": ")
-                told = ", ".join(f"{name} {gain:+.2f}" for name, gain in gains.items())
-                rows.append((run.folder.name, place, told, move.replace("->", "to")))
+                each = ", ".join(f"{name} {gain:+.2f}" for name, gain in gains.items())
+                rows.append((run.folder.name, place, each, move.replace("->", "to")))
     note = (
         "S4's Eq. 5 divides by the difference of values, so a channel is weighed against a block. What a step of each"
         " dimension gains in accuracy (points), and where the same scores would have led with slopes per step"

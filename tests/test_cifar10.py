@@ -68,6 +68,20 @@ def test_the_page_has_what_the_files_of_a_run_say(found: Any) -> None:
     assert all(f"| {row['name']} | `s3zoo {row['command']}` | {row['seconds']:,} |" in text for row in started)
 
 
+def test_what_a_step_gains_and_where_it_would_have_led(found: Any) -> None:
+    """A step of S4-ViT's width is 8 channels. The second move of s4_vit-0 is the same in both units."""
+    text = (ROOT / "docs/cifar10.md").read_text()
+    rows = [json.loads(line) for line in (found.folder / "s4_vit-1/space_search.jsonl").read_text().splitlines()]
+    dims = {row["name"]: row["pairs"] for row in rows[2]["decision"]["dims"]}
+    width, depth = (
+        sum((high - low) / (delta / step) for delta, low, high in dims[name]) / len(dims[name])
+        for name, step in (("embed_dim", 8), ("depth", 1))
+    )
+    assert width > depth and f"| s4_vit-1 | space2 | depth {depth:+.2f}, embed_dim {width:+.2f}, " in text
+    moved = "depth [1, 2, 3] to [2, 3, 4]; embed_dim [32, 40, 48] to [24, 32, 40] |"
+    assert len(re.findall(rf"\| s4_vit-0 \| space1 \| .*{re.escape(moved)}", text)) == 2
+
+
 def test_the_front_page_shows_every_method_and_design(benchmark: Any, found: Any) -> None:
     def said(svg: str) -> list[str]:
         return [element.text or "" for element in ElementTree.fromstring(svg).iter() if element.tag.endswith("title")]
