@@ -5,8 +5,10 @@ Where one of these fails: `make zoo`.
 
 import importlib
 import json
+import math
 import re
 import shutil
+import statistics
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -80,6 +82,17 @@ def test_what_a_step_gains_and_where_it_would_have_led(found: Any) -> None:
     assert width > depth and f"| s4_vit-1 | space2 | depth {depth:+.2f}, embed_dim {width:+.2f}, " in text
     moved = "depth [1, 2, 3] to [2, 3, 4]; embed_dim [32, 40, 48] to [24, 32, 40] |"
     assert len(re.findall(rf"\| s4_vit-0 \| space1 \| .*{re.escape(moved)}", text)) == 2
+
+
+def test_the_difference_at_equal_macs_that_the_page_tells(found: Any) -> None:
+    """Student's quantile for three seeds is 4.303."""
+    beside = {0: "deit-0", 1: "deit_mini-1", 2: "deit_mini-2"}
+    runs = {seed: (found.outcomes[f"s4_vit-{seed}"], found.outcomes[name]) for seed, name in beside.items()}
+    assert all(abs(one.macs / two.macs - 1) < 0.03 for one, two in runs.values())
+    apart = [one.test["top1"] - two.test["top1"] for one, two in runs.values()]
+    mean, half = statistics.fmean(apart), 4.303 * statistics.stdev(apart) / math.sqrt(3)
+    told = f"{mean:+.2f} points ({mean - half:+.2f} to {mean + half:+.2f})".replace("-", "\N{MINUS SIGN}")
+    assert told in " ".join((ROOT / "docs/cifar10.md").read_text().split())
 
 
 def test_the_front_page_shows_every_method_and_design(benchmark: Any, found: Any) -> None:
