@@ -56,7 +56,8 @@ LABELS = {
     "s3": "S3", "s3_still": "S3, space stays", "swin": "Swin", "s4_vit": "S4-ViT", "autoformer": "AutoFormer",
     "deit": "DeiT", "deit_mini": "DeiT of more MACs", "glit": "GLiT", "glit_global": "DeiT", "s4_swin": "S4-Swin",
     "swin_mini": "Swin", "s4_shunted": "S4-Shunted", "shunted": "Shunted",
-    "s4_vit_step": "S4-ViT, slopes per step", "glit_conv2d": "GLiT, larger, trained longer",
+    "s4_vit_step": "S4-ViT, slopes per step", "s3_vit": "S3 in S4-ViT's space",
+    "glit_conv2d": "GLiT, larger, trained longer",
 }  # fmt: skip
 RANKED = ("inherited", "accuracy")  # of a network of a supernet: with its weights, and trained from scratch
 BODIES = {"s3": "Swin", "autoformer": "ViT", "glit": "ViT, some heads convolve", "shunted": "Shunted"}  # in S4's words
@@ -295,7 +296,7 @@ def approach(run: data.Run) -> str:
 
 
 def methods(found: Found) -> str:
-    """In the form of S4's Tables 2, 3 and 5."""
+    """In the form of S4's Tables 2, 3, 5 and 6."""
     rows = []
     for group in together(found.study):
         texts = {text for name in group for run in found.seeds(name) for text in run.config["arch_search"]["budgets"]}
@@ -309,18 +310,24 @@ def methods(found: Found) -> str:
             back = " / ".join(str(backtracked(run)) for run in runs if run.config["space_search"]["backtrack"]) or "–"
             how = f"{name} ({approach(runs[0]) if runs else 'designed'})"
             kept = [str(limit) for limit in limits if all(limit.allows(vars(each)) for each in outcomes)]
+            limit = "none" if runs and not limit_of(runs[0]).limits else ", ".join(kept) or "–"
             rows.append((
-                BODIES[family_of(found, outcomes[0])], how, updates, back, ", ".join(kept) or "–",
+                BODIES[family_of(found, outcomes[0])], how, updates, back, limit,
                 told(each.params for each in outcomes), told(each.macs for each in outcomes),
                 mean_and_spread([each.test["top1"] for each in outcomes]), len(outcomes),
             ))  # fmt: skip
+    forms = "2, 3 and 5" if all(limit_of(run).limits for run in found.searches) else "2, 3, 5 and 6"
     note = (
-        "In the form of S4's Tables 2, 3 and 5; where there are several seeds, updates of the space and spaces gone"
+        f"In the form of S4's Tables {forms}; where there are several seeds, updates of the space and spaces gone"
         " back stand for each, and the accuracy is their mean ± standard deviation. A control that was"
         " designed for as many MACs as others, not for the limit, has none."
     )
     head = ("body", "method", "updates", "back", "limit", "parameters", "MACs", "CIFAR-10 test top-1 (%)", "seeds")
     return table("", textwrap.fill(note, 120), head, rows)
+
+
+def limit_of(run: data.Run) -> Budget:
+    return next((Budget.parse(text) for text in run.config["arch_search"]["budgets"]), Budget())
 
 
 def backtracked(run: data.Run) -> int:
@@ -389,7 +396,7 @@ def visited(runs: Iterable[data.Run]) -> str:
     rows = []
     for run in runs:
         images = run.config["data"]["holdout"]
-        budget = Budget.parse(run.config["arch_search"]["budgets"][0])
+        budget = limit_of(run)
         for visit in run.visits:
             scores = [network.accuracy for network in visit.random if network.full]
             cells = ["–"] * 4
@@ -522,8 +529,7 @@ def pictures(found: Found) -> Iterator[tuple[str, str, Any]]:
             moved = {row["name"].partition(".")[2] or row["name"] for run in runs for decision in run.decisions
                      for row in decision.record["dims"] if row["before"] != row["after"]}  # fmt: skip
             wanted = {f"space-{file_name(gene)}" for gene in moved}
-            limit = next(iter(Budget.parse(runs[0].config["arch_search"]["budgets"][0]).limits))
-            wanted |= {f"accuracy-{limit}"}
+            wanted |= {f"accuracy-{next(iter(limit_of(runs[0]).limits), 'params')}"}
             for panel in (spaces.moving, spaces.slopes, spaces.distributions, networks.generations, networks.sizes,
                           networks.audits):  # fmt: skip
                 for drawn in panel(data.grouped(runs[:1] if panel is spaces.slopes else runs)):
@@ -554,10 +560,12 @@ def ranked(by_supernet: dict[str, list[dict[str, Any]]]) -> Any:
 @drawing.style()
 def front(found: Found) -> str:
     """The front page's picture: test accuracies of found networks beside those designed by hand, a row for each method
-    and a mark for each seed, methods with one limit together. What others find in a method's supernet is left out."""
+    and a mark for each seed, methods with one limit together. What others find in a method's supernet is left out, and
+    what has no limit."""
     from matplotlib.lines import Line2D
 
-    shown = [n for n in found.methods if not any(run.config["supernet_weights"] for run in found.seeds(n))]
+    hidden = [run for run in found.searches if run.config["supernet_weights"] or not limit_of(run).limits]
+    shown = [name for name in found.methods if name not in {method_of(run.folder.name) for run in hidden}]
     groups = [[name for name in group if name in shown] for group in together(found.study)]
     groups += [[name] for name in shown if not any(name in group for group in groups)]
     groups = [group for group in groups if group]

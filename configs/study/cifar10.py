@@ -2,16 +2,20 @@
 
 S3 and S4-ViT with three seeds each, beside them networks designed by hand (trained like the found ones), random
 networks and random search in the supernets that the searches end with, and the same searches without moving the space
-(for S4-ViT that is AutoFormer). S4-ViT's limit is on parameters; with seeds 1 and 2 its winners have more MACs than the
-DeiT below that limit, so for these there is a DeiT of as many MACs, too. The supernet of s3-0 was not kept, so S3 has a
-fourth seed. `s4_vit_step`, S4-ViT with slopes per step of a dimension, was added after S4-ViT's three seeds were
-finished: its spaces had become narrow, and docs/cifar10.md says why. The other methods have one seed. `glit_conv2d` is
-the headline, named before it was trained: one larger network that trains longer. What stands last is left out first.
+(for S4-ViT that is AutoFormer). In S4-ViT's space also S3's rule, and both rules without a limit, as in S4's Tables 2,
+5 and 6: `s3_vit`, `s3_vit_free` and `s4_vit_free`. S4-ViT's limit is on parameters; with seeds 1 and 2 its winners have
+more MACs than the DeiT below that limit, so for these there is a DeiT of as many MACs, too. The supernet of s3-0 was
+not kept, so S3 has a fourth seed. `s4_vit_step`, S4-ViT with slopes per step of a dimension, was added after S4-ViT's
+three seeds were finished: its spaces had become narrow, and docs/cifar10.md says why. The other methods have one seed.
+`glit_conv2d` is the headline, named before it was trained: one larger network that trains longer. What stands last is
+left out first.
 """
 
 from s3zoo.study import Study, StudyRun
 
 BY_STEPS = "--set space_search.slope_unit=step"
+SPACES_FREE, NETWORKS_FREE = "--set space_search.upper=inf", "--set arch_search.budgets=()"  # of the limit
+S3_RULE = "--set space_search.method=s3 --set space_search.samples=120 --set space_search.tau=0.4"
 
 
 def _search(name: str, config: str, seed: int, more: str = "") -> StudyRun:
@@ -62,6 +66,9 @@ config = Study(
         _train("shunted", "cifar10_shunted_micro", 0),
         *(_still(seed) for seed in range(3)),
         *(_search("autoformer", "cifar10_autoformer_2core", seed) for seed in (1, 2)),
+        _search("s3_vit", "cifar10_s4_vit_2core", 0, f"{S3_RULE} {SPACES_FREE} --set space_search.backtrack=true"),
+        _search("s4_vit_free", "cifar10_s4_vit_2core", 0, f"{SPACES_FREE} {NETWORKS_FREE}"),
+        _search("s3_vit_free", "cifar10_s4_vit_2core", 0, f"{S3_RULE} {SPACES_FREE} {NETWORKS_FREE}"),
         _search("s3", "cifar10_s3_2core", 3),
         _train("swin", "cifar10_swin_micro", 3),
         *(_random("s3", 3, networks) for networks in (1, 200)),
@@ -73,6 +80,9 @@ config = Study(
         ("s4_vit", "deit"),
         ("s4_vit", "deit_mini"),
         ("s4_vit", "autoformer"),
+        ("s4_vit", "s3_vit"),
+        ("s4_vit_free", "s4_vit"),
+        ("s4_vit_free", "s3_vit_free"),
         ("autoformer", "deit"),
         ("glit", "glit_global"),
         ("s4_swin", "swin_mini"),
