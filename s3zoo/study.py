@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from s3zoo import scored
+from s3zoo.checks import nearest
 from s3zoo.drawing import mean_and_spread, quantity
 from s3zoo.files import Records, check_not_read, check_writable, locked
 from s3zoo.search.config import SearchRun
@@ -138,7 +139,8 @@ def _chosen(study: Study, only: list[str] | None) -> list[StudyRun]:
         return list(study.runs)
     by_name = {run.name: run for run in study.runs}
     if unknown := [name for name in only if name not in by_name]:
-        raise ValueError(f"{study.name} has no run {unknown[0]!r}; its runs are {', '.join(by_name)}.")
+        hint = nearest(unknown[0], by_name, f"its runs are {', '.join(by_name)}.")
+        raise ValueError(f"{study.name} has no run {unknown[0]!r}; {hint}")
     wanted = set(only)
     for run in reversed(study.runs):  # what is needed stands before
         if run.name in wanted:

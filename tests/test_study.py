@@ -45,6 +45,8 @@ def test_only_takes_what_is_needed_too() -> None:
     assert _chosen(study, ["b"]) == [A, B] and _chosen(study, ["c"]) == [C] and _chosen(study, None) == [A, B, C]
     with pytest.raises(ValueError, match="no run 'e'; its runs are a, b, c"):
         _chosen(study, ["e"])
+    with pytest.raises(ValueError, match="no run 'long-9'; did you mean 'long-0'"):
+        _chosen(Study("s", (A, StudyRun("long-0", "train x")), 1), ["long-9"])
 
 
 @pytest.mark.parametrize("name", names("study"))
