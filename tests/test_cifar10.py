@@ -102,7 +102,9 @@ def test_the_front_page_shows_every_method_and_design(benchmark: Any, found: Any
     svg = (ROOT / "docs/cifar10.svg").read_text()
     assert said(svg) == said(benchmark.front(found))
     marks = {text.partition("\n")[0]: text for text in said(svg)}
-    assert {name for name in found.outcomes if name in marks} == {n for n in found.outcomes if "_random" not in n}
+    assert {name for name in found.outcomes if name in marks} == {
+        name for name in found.outcomes if "_random" not in name and "_free" not in name
+    }
     assert "68.00 % (67.08 to 68.91)" in marks["s3-0"]
     assert "docs/cifar10.svg" in (ROOT / "README.md").read_text()
 
@@ -188,6 +190,34 @@ def test_another_seed_comes_into_all_of_it(benchmark: Any, found: Any, tmp_path:
     assert "| s3-1 | 70.00 |" in card and re.search(
         r"\| `s3zoo search cifar10_s3_2core .*\| 2 \| 69.00 ± 1.41 \|", card
     )
+
+
+def test_a_search_without_a_limit_is_told_as_that(benchmark: Any, found: Any, tmp_path: Path) -> None:
+    """As if s4_vit-0 had been done again without one: in the tables, with figures, but not on the front page."""
+    for name in ("s4_vit-0", "s4_vit_free-0"):
+        shutil.copytree(found.folder / "s4_vit-0", tmp_path / name)
+    path = tmp_path / "s4_vit_free-0/run.json"
+    about = json.loads(path.read_text())
+    about["config"]["arch_search"]["budgets"] = []
+    path.write_text(json.dumps(about))
+    folders = [tmp_path / "s4_vit-0", tmp_path / "s4_vit_free-0"]
+    some = found._replace(
+        folder=tmp_path,
+        searches=benchmark.data.read_all(folders),
+        outcomes={folder.name: scored.outcome(folder) for folder in folders},
+    )
+    text = benchmark.methods(some)
+    assert "S4's Tables 2, 3, 5 and 6" in text
+    assert re.search(r"\| s4_vit \(S4\) \| 3 \| – \| params <= 95K \|", text)
+    assert re.search(r"\| s4_vit_free \(S4\) \| 3 \| – \| none \|", text)
+    limited, free = (benchmark.visited([run]).splitlines()[-4:] for run in some.searches)  # a row for each space
+    for one, two, visit in zip(limited, free, some.searches[0].visits, strict=True):
+        within, every = (int(row.split(" | ")[6]) for row in (one, two))
+        assert within <= every == sum(network.full for network in visit.networks)
+    assert limited != free  # the first space has networks above the limit
+    assert "cifar10-s4_vit_free-accuracy-params" in {name for name, _, _ in benchmark.pictures(some)}
+    front = benchmark.front(some)
+    assert "s4_vit-0" in front and "s4_vit_free-0" not in front
 
 
 def test_the_order_of_a_supernet_beside_that_after_training(benchmark: Any, found: Any, tmp_path: Path) -> None:
