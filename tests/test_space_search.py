@@ -150,6 +150,11 @@ def test_s4_follows_what_exceeds_its_error(significance: float, direction: list[
     if significance == 2.0:
         limited = s4_decide(S4_TOY, pairs, s4(slope_unit="step", significance=2.0, upper=150), toy_price)
         assert limited.record["direction"] == [1, -1]
+        # Where it does not, noise moves nothing, though the one dimension with a gain can go no further.
+        dims = [dataclasses.replace(dim, high=dim.choices[-1]) if dim.name == "depth" else dim for dim in S4_TOY.dims]
+        deepest = dataclasses.replace(S4_TOY, dims=tuple(dims))
+        stays = s4_decide(deepest, pairs, s4(slope_unit="step", significance=2.0), toy_price)
+        assert not stays.moved and stays.reason == "no legal direction gains accuracy beyond its error"
 
 
 def test_s3_rounding_to_nearest() -> None:

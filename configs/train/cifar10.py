@@ -78,7 +78,7 @@ def cifar10_glit_global_micro() -> TrainRun:
 def cifar10_swin_mini() -> TrainRun:
     """A Swin of 519K parameters on CIFAR-10, the control of S4-Swin: four stages, widths double, MLP ratio 4.
 
-    Expected:  not measured yet.
+    Expected:  67.51 % of the test images (seed 0, docs/cifar10.md).
     Cost:      20 epochs of 45,000 images of 32 x 32, about 25 minutes of one core (estimate).
     Command:   s3zoo train cifar10_swin_mini --data /path/to/cifar10
     """
@@ -92,7 +92,7 @@ def cifar10_swin_mini() -> TrainRun:
 def cifar10_shunted_micro() -> TrainRun:
     """A Shunted-T of a quarter of its width, 730K parameters, on CIFAR-10: the control of S4-Shunted.
 
-    Expected:  not measured yet.
+    Expected:  78.15 % of the test images (seed 0, docs/cifar10.md).
     Cost:      20 epochs of 45,000 images of 32 x 32, about 25 minutes of one core (estimate).
     Command:   s3zoo train cifar10_shunted_micro --data /path/to/cifar10
     """

@@ -92,6 +92,8 @@ def decide(
         reason = "no neighbour is legal"
     elif cosines[order[0]] < 0 and (inside or config.keep_illegal):
         reason = "every legal direction loses accuracy"
+    elif cosines[order[0]] == 0 and inside and config.significance:  # only what is noise would move
+        reason = "no legal direction gains accuracy beyond its error"
     else:
         chosen = int(order[0])
         if cosines[chosen] < 0:  # Reading: a space outside the limits is no place to stop at
