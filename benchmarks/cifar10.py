@@ -31,7 +31,7 @@ from s3zoo.arch import Arch
 from s3zoo.cards import table
 from s3zoo.drawing import mean_and_spread, quantity
 from s3zoo.families import FAMILIES
-from s3zoo.files import Records, read_json, write_text
+from s3zoo.files import Records, read_json, write_json, write_text
 from s3zoo.search.budget import Budget
 from s3zoo.search.config import SearchRun
 from s3zoo.search.moves import replayed_moves
@@ -157,6 +157,11 @@ def unpack(folder: Path) -> None:
     for path in [path for path in paths if not (folder / path.name.removesuffix(".tar.xz")).exists()]:
         with tarfile.open(path) as packed:
             packed.extractall(folder, filter="data")
+        about = folder / path.name.removesuffix(".tar.xz") / "run.json"
+        run = read_json(about)
+        if source := run["config"].get("supernet_weights"):  # as the queue names it, or the run is another one to it
+            run["config"]["supernet_weights"] = str(folder / source)
+            write_json(about, run)
 
 
 class Found(NamedTuple):

@@ -267,7 +267,8 @@ def test_a_run_that_was_begun_goes_on_elsewhere(benchmark: Any, tmp_path: Path, 
 def test_the_supernet_of_a_finished_run_travels_to_those_that_search_it(
     benchmark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its weights bit by bit, without what the optimizer keeps; nothing of it once these runs are done, too."""
+    """Its weights bit by bit, without what the optimizer keeps, and a search of it that was begun goes on; nothing of
+    it once these runs are done, too."""
     kept, run = tmp_path / "kept", tmp_path / "runs/s4_vit-0"
     monkeypatch.setattr(benchmark, "KEPT", kept)
     search(quick(toy()), run)
@@ -277,6 +278,14 @@ def test_the_supernet_of_a_finished_run_travels_to_those_that_search_it(
     before, after = (each.supernet(torch.device("cpu")).state_dict() for each in (here, there))
     assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
     assert there.weights.stat().st_size < here.weights.stat().st_size / 2
+    begun = there.folder.parent / "s4_vit_random-0"
+    search(there.again(()), begun)
+    (begun / "result.json").unlink()  # as if it had ended before
+    (begun / "space0/step-00000001").mkdir()
+    benchmark.pack(begun.parent)
+    benchmark.unpack(tmp_path / "elsewhere")
+    result = search(FinishedRun(tmp_path / "elsewhere/s4_vit-0").again(()), tmp_path / "elsewhere/s4_vit_random-0")
+    assert result["winners"] and (tmp_path / "elsewhere/s4_vit_random-0/result.json").exists()
     for name in ("s4_vit_random-0", "s4_vit_random_search-0"):
         (kept / f"{name}.tar.xz").touch()
     benchmark.pack(run.parent)
