@@ -56,7 +56,7 @@ LABELS = {
     "s3": "S3", "s3_still": "S3, space stays", "swin": "Swin", "s4_vit": "S4-ViT", "autoformer": "AutoFormer",
     "deit": "DeiT", "deit_mini": "DeiT of more MACs", "glit": "GLiT", "glit_global": "DeiT", "s4_swin": "S4-Swin",
     "swin_mini": "Swin", "s4_shunted": "S4-Shunted", "shunted": "Shunted",
-    "s4_vit_step": "S4-ViT, slopes per step", "s3_vit": "S3 in S4-ViT's space",
+    "s4_vit_step": "S4-ViT, by steps, fewer MACs", "s3_vit": "S3 in S4-ViT's space",
     "glit_conv2d": "GLiT, larger, trained longer",
 }  # fmt: skip
 RANKED = ("inherited", "accuracy")  # of a network of a supernet: with its weights, and trained from scratch
@@ -314,8 +314,11 @@ def methods(found: Found) -> str:
             updates = " / ".join(str(sum(decision.moved for decision in run.decisions)) for run in own) or "–"
             back = " / ".join(str(backtracked(run)) for run in runs if run.config["space_search"]["backtrack"]) or "–"
             how = f"{name} ({approach(runs[0]) if runs else 'designed'})"
-            kept = [str(limit) for limit in limits if all(limit.allows(vars(each)) for each in outcomes)]
-            limit = "none" if runs and not limit_of(runs[0]).limits else ", ".join(kept) or "–"
+            if runs:
+                limit = str(limit_of(runs[0])) if limit_of(runs[0]).limits else "none"
+            else:
+                kept = [limit for limit in limits if all(limit.allows(vars(each)) for each in outcomes)]
+                limit = str(max(kept, key=lambda limit: len(limit.limits), default="–"))
             rows.append((
                 BODIES[family_of(found, outcomes[0])], how, updates, back, limit,
                 told(each.params for each in outcomes), told(each.macs for each in outcomes),

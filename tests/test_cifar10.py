@@ -220,6 +220,28 @@ def test_a_search_without_a_limit_is_told_as_that(benchmark: Any, found: Any, tm
     assert "s4_vit-0" in front and "s4_vit_free-0" not in front
 
 
+def test_a_search_has_its_own_limit_and_a_design_all_that_it_keeps(benchmark: Any, found: Any, tmp_path: Path) -> None:
+    """As if s4_vit-0 had been done again with a second limit, which the DeiT beside it keeps, but not a larger one."""
+    shutil.copytree(found.folder, tmp_path / "runs")
+    shutil.copytree(tmp_path / "runs/s4_vit-0", folder := tmp_path / "runs/s4_vit_step-0", dirs_exist_ok=True)
+    about = json.loads((folder / "run.json").read_text())
+    about["config"]["arch_search"]["budgets"] = ["params<=95K, macs<=7.75M"]
+    (folder / "run.json").write_text(json.dumps(about))
+    names = ("s4_vit-0", "s4_vit_step-0", "deit-0", "deit_mini-1")
+    some = found._replace(
+        folder=folder.parent,
+        searches=benchmark.data.read_all([folder.parent / name for name in names[:2]]),
+        outcomes={name: scored.outcome(folder.parent / name) for name in names},
+    )
+    rows = [row.split(" | ") for row in benchmark.methods(some).splitlines() if row.startswith("| ViT")]
+    assert {row[1].partition(" ")[0]: row[4] for row in rows} == {
+        "s4_vit": "params <= 95K",
+        "s4_vit_step": "params <= 95K, macs <= 7.75M",
+        "deit": "params <= 95K, macs <= 7.75M",
+        "deit_mini": "–",
+    }
+
+
 def test_the_order_of_a_supernet_beside_that_after_training(benchmark: Any, found: Any, tmp_path: Path) -> None:
     """Three networks of one supernet, of whose pairs only the first keeps its order."""
     sources = {"s3-0": (64.58, 67.64), "s3_random-0": (60.0, 67.0), "s3_random_search-0": (65.0, 66.5)}
