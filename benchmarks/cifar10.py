@@ -38,8 +38,8 @@ from s3zoo.search.moves import replayed_moves
 from s3zoo.search.published import FinishedRun
 from s3zoo.search.report import data, looks, networks, spaces
 from s3zoo.search.report.looks import file_name
-from s3zoo.search.space_search import rank_correlation
-from s3zoo.study import Study, kept, method_of, summary
+from s3zoo.search.space_search import SpaceSearch, is_noise, rank_correlation
+from s3zoo.study import Study, kept, method_of, starts, summary
 from s3zoo.training import checkpoint
 from s3zoo.training.registry import load_config
 from s3zoo.zoo.page import COLOURS
@@ -57,8 +57,10 @@ LABELS = {
     "deit": "DeiT", "deit_mini": "DeiT of more MACs", "glit": "GLiT", "glit_global": "DeiT", "s4_swin": "S4-Swin",
     "swin_mini": "Swin", "s4_shunted": "S4-Shunted", "shunted": "Shunted",
     "s4_vit_step": "S4-ViT, by steps, fewer MACs", "s3_vit": "S3 in S4-ViT's space",
+    "s4_vit_free": "S4-ViT without a limit", "s3_vit_free": "S3 in S4-ViT's space, without a limit",
     "glit_conv2d": "GLiT, larger, trained longer",
 }  # fmt: skip
+TWO_ERRORS = SpaceSearch(significance=2)
 RANKED = ("inherited", "accuracy")  # of a network of a supernet: with its weights, and trained from scratch
 BODIES = {"s3": "Swin", "autoformer": "ViT", "glit": "ViT, some heads convolve", "shunted": "Shunted"}  # in S4's words
 
@@ -270,10 +272,19 @@ def page(found: Found, drawn: Iterable[tuple[str, str]]) -> str:
         ("S4's gradient", gradients(found.supernets)),
         ("S3's guidelines", guidelines(found.seeds("s3"))),
         ("Evolution", evolution(found)),
-        ("Figures", "\n".join(f"![{label}]({name}.svg)" for name, label in drawn)),
-        ("Every start", starts()),
+        ("Figures", figures(drawn)),
+        ("Every start", started()),
     ]
     return "\n\n".join(f"### {title}\n\n{text}" for title, text in sections if text)
+
+
+def figures(drawn: Iterable[tuple[str, str]]) -> str:
+    """Those of one method below its name; the last one is of all."""
+    groups: dict[str, list[str]] = {}
+    for name, label in drawn:
+        method = name.split("-")[1]
+        groups.setdefault(LABELS.get(method, "All"), []).append(f"![{label}]({name}.svg)")
+    return "\n\n".join("\n".join([f"#### {title}\n", *links]) for title, links in groups.items())
 
 
 def together(study: Study) -> list[list[str]]:
@@ -430,12 +441,31 @@ def visited(runs: Iterable[data.Run]) -> str:
 
 
 def moves(runs: Iterable[data.Run]) -> str:
-    rows = [
-        (run.folder.name, f"space{index}", decision.told().replace("->", "to"))
-        for run in runs
-        for index, decision in enumerate(run.decisions)
-    ]
-    return table("", "", ("run", "from", "what moved"), rows)
+    """What moved, how many slopes are signal, and what would have moved if that were not asked for."""
+    rows = []
+    for run in runs:
+        on_any = replayed(run, significance=0.0) if run.decisions else []
+        for index, (decision, other) in enumerate(zip(run.decisions, on_any, strict=True)):
+            s3 = decision.record["method"] == "s3"
+            slope, error = ("slope", "slope_error") if s3 else ("z", "z_error")
+            sloped = [row for row in decision.record["dims"] if row.get(slope) is not None]
+            beyond = sum(not is_noise(row[slope], row[error], TWO_ERRORS) for row in sloped)
+            told = decision.told().replace("->", "to")
+            signal = f"{beyond} of {len(sloped)}"
+            rows.append((run.folder.name, f"space{index}", signal, told, "the same" if other == told else other))
+    note = (
+        "How many slopes exceed two standard errors, what moved, and what would have moved on the same scores if, as in"
+        " the papers, slopes need not exceed their errors (`--replay --set space_search.significance=0`)."
+    )
+    head = ("run", "from", "slopes beyond two errors", "what moved", "would move on any slope")
+    return table("", textwrap.fill(note, 120), head, rows)
+
+
+def replayed(run: data.Run, **settings: Any) -> list[str]:
+    """Where the scores of each visited space would have led under other settings of the space search."""
+    own, _ = SearchRun.read(run.folder / "run.json")
+    other = replace(own, space_search=replace(own.space_search, **settings))
+    return [line.partition(": ")[2].replace("->", "to") for line in replayed_moves(other, run.folder)]
 
 
 def gradients(runs: Iterable[data.Run]) -> str:
@@ -443,15 +473,13 @@ def gradients(runs: Iterable[data.Run]) -> str:
     rows = []
     for run in runs:
         if run.config["space_search"]["method"] == "s4":
-            own, _ = SearchRun.read(run.folder / "run.json")
-            other = replace(own, space_search=replace(own.space_search, slope_unit="step"))
-            for decision, replayed in zip(run.decisions, replayed_moves(other, run.folder), strict=True):
+            by_steps = replayed(run, slope_unit="step")
+            for index, (decision, move) in enumerate(zip(run.decisions, by_steps, strict=True)):
                 raw = decision.record["options"]["slope_unit"] == "raw"
                 sloped = [row for row in decision.record["dims"] if row["z"] is not None]
                 gains = {row["name"]: row["z"] * (row["step"] * row["unit"] if raw else 1) for row in sloped}
-                place, _, move = replayed.partition(": ")
                 each = ", ".join(f"{name} {gain:+.2f}" for name, gain in gains.items())
-                rows.append((run.folder.name, place, each, move.replace("->", "to")))
+                rows.append((run.folder.name, f"space{index}", each, move))
     note = (
         "S4's Eq. 5 divides by the difference of values, so a channel is weighed against a block. What a step of each"
         " dimension gains in accuracy (points), and where the same scores would have led with slopes per step"
@@ -515,12 +543,14 @@ def evolution(found: Found) -> str:
     return table("", textwrap.fill(note, 120), head, rows)
 
 
-def starts() -> str:
+def started() -> str:
     """Every process that was started."""
-    rows = [
-        (row["name"], f"`s3zoo {row['command']}`", f"{row['seconds']:,}", "finished" if row["done"] else "stopped")
-        for row in Records(KEPT / "study.jsonl", write=False).rows
-    ]
+    rows = []
+    for row in starts(KEPT / "study.jsonl"):
+        seconds, ended = "–", "cut off"
+        if "seconds" in row:
+            seconds, ended = f"{row['seconds']:,}", "finished" if row["done"] else "stopped"
+        rows.append((row["name"], f"`s3zoo {row['command']}`", seconds, ended))
     return table("", "", ("run", "command", "seconds", ""), rows)
 
 

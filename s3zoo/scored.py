@@ -136,6 +136,7 @@ def outcome(folder: Path) -> Outcome:
         row = read_result(folder / "result.json")["winners"][0]
         models = sorted(folder.glob("model*/config.json"))
         command = _command(read_network(models[0].parent)) if models else None
+        command = command or _search_from(folder)
         return Outcome(folder.name, row["test"], row["accuracy"], row["params"], row["macs"], command)
     result = read_json(folder / "result.json", TRAINED)
     config = read_network(folder / "model")
@@ -146,6 +147,22 @@ def outcome(folder: Path) -> Outcome:
     macs = cost.macs(arch, img_size=tuple(size), in_chans=chans, num_classes=config["num_classes"])
     held_out = result.get("held-out", {}).get("top1")
     return Outcome(folder.name, result["test"], held_out, result["params"], macs, _command(config))
+
+
+def _search_from(folder: Path) -> str | None:
+    """The command of a search in the supernet of another run beside it."""
+    from s3zoo.search.config import SearchRun
+    from s3zoo.search.published import searched_again
+    from s3zoo.training.provenance import with_changes
+
+    if not (folder / "run.json").is_file():
+        return None
+    run, _ = SearchRun.read(folder / "run.json")
+    other = folder.parent / Path(run.supernet_weights).name / "run.json"
+    if not run.supernet_weights or not other.is_file():
+        return None
+    begun = searched_again(SearchRun.read(other)[0], run.space, run.supernet_weights)
+    return with_changes(["s3zoo", "search", "--from", other.parent.name], begun, run)
 
 
 def _command(config: dict[str, Any]) -> str | None:

@@ -1,8 +1,9 @@
 """`s3zoo study NAME`: many runs as one queue that may be killed at any time and goes on where it ended.
 
 A study is a list of commands that each fill a run's folder. Those that read another run's folder wait for it. Every
-process that is started is entered in study.jsonl with its command, seconds and exit code, so that no run is
-forgotten; what a finished run leaves (result, scores, model) can be copied to a second folder at once.
+process is entered in study.jsonl with its command when it begins, and again with its seconds and exit code when it
+ends, so that no start is forgotten, not even if the machine stops; what a finished run leaves (result, scores, model)
+can be copied to a second folder at once.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ KEPT = (
     "result.json", "run.json", "clock.json", "test-*.json", "space_search.jsonl", "*/space.json", "*/*.jsonl",
     "*/search-*/*.json", "model*/*",
 )  # fmt: skip
-STARTED = "study.jsonl"  # which runs were begun, and how they ended
+STARTED = "study.jsonl"  # which runs were begun, and how they ended: see starts()
 LOW_PRIORITY = 19
 OTHER = r"\{([\w.-]+)\}"  # the folder of another run, in a command
 
@@ -81,7 +82,7 @@ class Study:
 class Process(NamedTuple):
     process: subprocess.Popen[bytes]
     run: StudyRun
-    begun: float
+    begun: dict[str, Any]  # its first entry in study.jsonl
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -195,14 +196,16 @@ class Queue:
                 [sys.executable, "-m", "s3zoo", *words], stdout=log, stderr=log, stdin=subprocess.DEVNULL,
                 preexec_fn=_at_low_priority, start_new_session=True,
             )  # fmt: skip
-        self.working.append(Process(process, run, time.time()))
+        begun = {"name": run.name, "command": run.command, "begun": round(time.time())}
+        self.started.append([begun])
+        self.working.append(Process(process, run, begun))
         print(f"{run.name}: s3zoo {run.command}", flush=True)
 
     def _end(self, ended: Process) -> None:
         self.working.remove(ended)
         run, code = ended.run, ended.process.returncode
-        row = {"name": run.name, "command": run.command, "begun": round(ended.begun), "code": code,
-               "seconds": round(time.time() - ended.begun), "done": self._done(run)}  # fmt: skip
+        seconds = round(time.time() - ended.begun["begun"])
+        row = ended.begun | {"code": code, "seconds": seconds, "done": self._done(run)}
         self.started.append([row])
         if self._done(run):
             if self.keep:
@@ -218,6 +221,12 @@ class Queue:
         self.stopped = True
         for each in self.working:
             each.process.send_signal(signal.SIGTERM)
+
+
+def starts(path: Path) -> list[dict[str, Any]]:
+    """Every start in study.jsonl by its time, as it ended; without `seconds` where its end was never entered."""
+    found = {(row["begun"], row["name"]): row for row in Records(path, write=False).rows}
+    return [found[key] for key in sorted(found)]
 
 
 def _at_low_priority() -> None:

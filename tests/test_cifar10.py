@@ -67,7 +67,25 @@ def test_the_page_has_what_the_files_of_a_run_say(found: Any) -> None:
     depths = " / ".join(str(len(stage["blocks"])) for stage in result["winners"][0]["arch"]["stages"])
     assert re.search(rf"\| s3-0 \| winner \| {depths} \| 32 / 48 / 64 \|", text)
     started = [json.loads(line) for line in (ROOT / "benchmarks/data/cifar10/study.jsonl").read_text().splitlines()]
-    assert all(f"| {row['name']} | `s3zoo {row['command']}` | {row['seconds']:,} |" in text for row in started)
+    ended = [row for row in started if "seconds" in row]
+    assert all(f"| {row['name']} | `s3zoo {row['command']}` | {row['seconds']:,} |" in text for row in ended)
+    listed = text.partition("### Every start")[2].count("| `s3zoo ")
+    assert listed == len({(row["name"], row["begun"]) for row in started}) >= len(ended)
+
+
+def test_which_slopes_are_signal_and_what_would_move_on_any(found: Any) -> None:
+    """The first decision of s3-0: errors fall with a larger MLP ratio by less than the slope's own error, and Eq. 8
+    rounds up."""
+    lines = (found.folder / "s3-0/space_search.jsonl").read_text().splitlines()
+    dims = {row["name"]: row for row in json.loads(lines[0])["decision"]["dims"]}
+    slopes = [(abs(row["slope"]), row["slope_error"]) for row in dims.values() if row["slope"] is not None]
+    beyond = sum(error is not None and slope > 2 * error for slope, error in slopes)
+    ratio = dims["stage1.mlp_ratio"]
+    assert -0.4 < ratio["slope"] < 0 and abs(ratio["slope"]) < 2 * ratio["slope_error"]
+    text = (ROOT / "docs/cifar10.md").read_text()
+    (row,) = re.findall(rf"\| s3-0 \| space0 \| {beyond} of {len(slopes)} \| (.*) \| (.*) \|", text)
+    moved = "stage1.mlp_ratio [2, 2.5, 3] to [2.5, 3, 3.5]"
+    assert moved not in row[0] and moved in row[1]
 
 
 def test_what_a_step_gains_and_where_it_would_have_led(found: Any) -> None:
@@ -178,6 +196,8 @@ def test_another_seed_comes_into_all_of_it(benchmark: Any, found: Any, tmp_path:
     (kept / "study.jsonl").touch()
     monkeypatch.setattr(benchmark, "KEPT", kept)
     monkeypatch.setattr(benchmark, "WEIGHTS", weights)
+    # whose networks are not those of its seed
+    monkeypatch.setattr(benchmark, "replayed", lambda run, **_: ["stays"] * len(run.decisions))
     benchmark.pack(runs)
     with benchmark.recorded() as grown:
         text = benchmark.page(grown, [])

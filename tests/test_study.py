@@ -20,7 +20,7 @@ from s3zoo.search.budget import Pricer
 from s3zoo.search.config import Controls
 from s3zoo.search.forecast import forecast, training_forecast
 from s3zoo.search.latency_runtime import training_speed
-from s3zoo.study import Study, StudyRun, _at_low_priority, _chosen, config_of, hours
+from s3zoo.study import Study, StudyRun, _at_low_priority, _chosen, config_of, hours, starts
 from s3zoo.training.config import TrainRun
 from s3zoo.training.registry import load_config, names
 
@@ -119,14 +119,25 @@ def test_a_killed_queue_goes_on_and_lists_every_start(tmp_path: Path) -> None:
     assert process.wait(300) == 130
     assert not (out / "second").exists()
     assert subprocess.run(command, env=environment).returncode == 0
-    rows = [json.loads(line) for line in (out / "study.jsonl").read_text().splitlines()]
+    rows = starts(out / "study.jsonl")
     assert [(row["name"], row["done"]) for row in rows] == [("first", False), ("first", True), ("second", True)]
+    assert len((out / "study.jsonl").read_text().splitlines()) == 6  # when each begins and when it ends
     for name in ("first", "second"):
         one, two = (folder / name / "model" / "model.safetensors" for folder in (kept, out))
         assert one.read_bytes() == two.read_bytes()
         assert json.loads((kept / name / "result.json").read_text())
     assert not list(kept.rglob("*.pt*"))
     assert cli.main(["study", str(tmp_path / "queue.py"), "--out", str(out)]) == 0  # nothing is left to do
+
+
+def test_a_start_whose_end_nobody_saw_is_listed(tmp_path: Path) -> None:
+    """As when the machine is shut down: the entry at its begin is all there is."""
+    begun = {"name": "a-0", "command": "search x", "begun": 10}
+    other = {"name": "b-0", "command": "search y", "begun": 12}
+    again = begun | {"begun": 20}
+    rows = [begun, other, other | {"code": 0, "seconds": 3, "done": True}, again, again | {"code": 0, "seconds": 9}]
+    (tmp_path / "study.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert starts(tmp_path / "study.jsonl") == [begun, rows[2], rows[4]]
 
 
 def test_runs_give_way_to_everything_else() -> None:
@@ -266,3 +277,6 @@ def test_a_search_in_another_runs_supernet_adds_to_that_runs_networks(tmp_path: 
     both = scored.of_runs([tmp_path / "a-0", tmp_path / "a_random-0"])
     assert both[: len(alone)] == alone and {each.run for each in both} == {"a-0"}
     assert [each.role for each in both[len(alone) :]] == ["random_search"]
+    again = "s3zoo search --from a-0 --set arch_search.method=random"
+    assert (scored.outcome(tmp_path / "a_random-0").command or "").startswith(again)
+    assert "--from" not in (scored.outcome(tmp_path / "a-0").command or "")

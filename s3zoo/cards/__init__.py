@@ -158,7 +158,8 @@ def _beside(facts: Facts) -> str:
         costs = quantity(row["params"]), quantity(row["macs"]), f"{row['latency']:.3g}" if "latency" in row else ""
         interval = f"{test['low']:.2f} to {test['high']:.2f}"
         rows.append((told_control(row), f"{test['top1']:.2f}", interval, *costs, f"`{made}`" if made else ""))
-        key = f"`{_seedless(made)}`" if made else re.sub(r"-\d+$", "", told_control(row))
+        named = not made or " --from " in made  # a run of that seed, which is another command
+        key = re.sub(r"-\d+$", "", told_control(row)) if named else f"`{_seedless(made)}`"
         seeds.setdefault(key, []).append(test["top1"])
     head = ("Network", "Test top-1", "95 % interval", "Parameters", "MACs", "Latency (ms)", "Command")
     used = [i for i in range(len(head)) if any(row[i] for row in rows)]

@@ -121,7 +121,12 @@ class FinishedRun:
     def again(self, budgets: tuple[str, ...]) -> SearchRun:
         """The config that searches the same supernet under other budgets."""
         search = dataclasses.replace(self.config.arch_search, budgets=budgets or self.config.arch_search.budgets)
-        return dataclasses.replace(
-            self.config, name=f"{self.config.name}_again", space=self.space, hierarchy="none",
-            supernet_weights=str(self.folder), space_search=SpaceSearch(method="none"), arch_search=search,
-        )  # fmt: skip
+        return searched_again(dataclasses.replace(self.config, arch_search=search), self.space, str(self.folder))
+
+
+def searched_again(run: SearchRun, space: Space, folder: str) -> SearchRun:
+    """A run once more, in this space and with the supernet that it left in its folder."""
+    return dataclasses.replace(
+        run, name=f"{run.name}_again", space=space, hierarchy="none", supernet_weights=folder,
+        space_search=SpaceSearch(method="none"),
+    )  # fmt: skip

@@ -9,7 +9,7 @@ import dataclasses
 import re
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,8 +83,13 @@ def command(kind: str, run: Run) -> str | None:
         shipped = load_config(run.name, type(run), kind)
     except ValueError:
         return None
-    words = ["s3zoo", kind, run.name]
-    for key, value in _changes(shipped, run).items():
+    return with_changes(["s3zoo", kind, run.name], shipped, run)
+
+
+def with_changes(words: Sequence[str], begun: Run, run: Run) -> str | None:
+    """A command line of these words that makes one run of another, or None if no command line can say it."""
+    words = list(words)
+    for key, value in _changes(begun, run).items():
         if key == "space":
             value = next((name for name, space in SPACES.items() if space == value), None)
             if value is None:
