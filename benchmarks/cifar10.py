@@ -53,12 +53,12 @@ MARKS = "<!-- written by benchmarks/cifar10.py -->", "<!-- end of what was writt
 METHODS = ("s3", "s4_vit", "autoformer", "glit", "s4_swin", "s4_shunted")
 PUBLISHED = {f"{method}-0": f"{method}_micro.cifar10" for method in METHODS} | {"glit_conv2d-0": "glit_mini.cifar10"}
 LABELS = {
-    "s3": "S3", "s3_still": "S3, space stays", "swin": "Swin", "s4_vit": "S4-ViT", "autoformer": "AutoFormer",
-    "deit": "DeiT", "deit_mini": "DeiT of more MACs", "glit": "GLiT", "glit_global": "DeiT", "s4_swin": "S4-Swin",
-    "swin_mini": "Swin", "s4_shunted": "S4-Shunted", "shunted": "Shunted",
-    "s4_vit_step": "S4-ViT, by steps, fewer MACs", "s3_vit": "S3 in S4-ViT's space",
-    "s4_vit_free": "S4-ViT without a limit", "s3_vit_free": "S3 in S4-ViT's space, without a limit",
-    "glit_conv2d": "GLiT, larger, trained longer",
+    "s3": "S3", "s3_still": "S3, space stays", "s3_gentle": "S3, smaller steps", "swin": "Swin",
+    "s4_vit": "S4-ViT", "autoformer": "AutoFormer", "deit": "DeiT", "deit_mini": "DeiT of more MACs",
+    "s4_vit_step": "S4-ViT, by steps, fewer MACs", "s4_vit_free": "S4-ViT without a limit",
+    "s3_vit": "S3 in S4-ViT's space", "s3_vit_free": "S3 in S4-ViT's space, without a limit",
+    "glit": "GLiT", "glit_global": "DeiT", "glit_conv2d": "GLiT, larger, trained longer",
+    "s4_swin": "S4-Swin", "swin_mini": "Swin", "s4_shunted": "S4-Shunted", "shunted": "Shunted",
 }  # fmt: skip
 TWO_ERRORS = SpaceSearch(significance=2)
 RANKED = ("inherited", "accuracy")  # of a network of a supernet: with its weights, and trained from scratch
