@@ -417,12 +417,12 @@ def visited(runs: Iterable[data.Run]) -> str:
         images = run.config["data"]["holdout"]
         budget = limit_of(run)
         for visit in run.visits:
-            scores = [network.accuracy for network in visit.random if network.full]
-            cells = ["–"] * 4
+            drawn = [network for network in visit.random if network.full]
+            scores, cells = [network.accuracy for network in drawn], ["–"] * 5
             if len(scores) > 1:
-                mean = statistics.fmean(scores)
+                mean, kept = statistics.fmean(scores), sum(budget.allows(network.costs) for network in drawn)
                 error = 100 * math.sqrt(mean / 100 * (1 - mean / 100) / images)
-                cells = [f"{len(scores)}", f"{mean:.1f}", f"{statistics.stdev(scores):.2f}", f"{error:.2f}"]
+                cells = [f"{len(scores)}", f"{kept}", f"{mean:.1f}", f"{statistics.stdev(scores):.2f}", f"{error:.2f}"]
             within = [network for network in visit.networks if network.full and budget.allows(network.costs)]
             best = max(within, key=lambda network: network.accuracy, default=None)
             last = ("–",) * 3
@@ -431,12 +431,13 @@ def visited(runs: Iterable[data.Run]) -> str:
             rows.append((run.folder.name, f"space{visit.index}", *cells, len(within), *last))
     note = (
         "Accuracies (%) on the held-out images, with the weights of that space's supernet. On the left, random networks"
-        " of the space: where they differ by less than the error of a score, a search there rests on noise. On the"
-        " right all that were scored in full and keep the limit, in the form of S3's Table 5 and S4's Table 4 (which"
-        " train these networks; here they have the supernet's weights)."
+        " of the space, and how many of them keep the limit: where they differ by less than the error of a score, a"
+        " search there rests on noise, and where hardly one keeps the limit, the supernet trained other networks than"
+        " those that may be chosen. On the right all that were scored in full and keep the limit, in the form of S3's"
+        " Table 5 and S4's Table 4 (which train these networks; here they have the supernet's weights)."
     )
-    head = ("run", "space", "random networks", "mean", "standard deviation", "error of a score", "within the limit",
-            "best: parameters", "MACs", "accuracy")  # fmt: skip
+    head = ("run", "space", "random networks", "within the limit", "mean", "standard deviation", "error of a score",
+            "all within the limit", "best: parameters", "MACs", "accuracy")  # fmt: skip
     return table("", textwrap.fill(note, 120), head, rows)
 
 

@@ -62,7 +62,8 @@ def test_the_page_has_what_the_files_of_a_run_say(found: Any) -> None:
             json.loads(line) for line in (found.folder / f"s3-0/space{index}/random.jsonl").read_text().splitlines()
         ]
         mean = sum(row["accuracy"] for row in rows) / len(rows)
-        assert re.search(rf"\| s3-0 \| space{index} \| {len(rows)} \| {mean:.1f} \|", text)
+        kept = sum(row["macs"] <= 6e6 for row in rows)
+        assert re.search(rf"\| s3-0 \| space{index} \| {len(rows)} \| {kept} \| {mean:.1f} \|", text)
     result = json.loads((found.folder / "s3-0/result.json").read_text())
     depths = " / ".join(str(len(stage["blocks"])) for stage in result["winners"][0]["arch"]["stages"])
     assert re.search(rf"\| s3-0 \| winner \| {depths} \| 32 / 48 / 64 \|", text)
@@ -232,7 +233,7 @@ def test_a_search_without_a_limit_is_told_as_that(benchmark: Any, found: Any, tm
     assert re.search(r"\| s4_vit_free \(S4\) \| 3 \| – \| none \|", text)
     limited, free = (benchmark.visited([run]).splitlines()[-4:] for run in some.searches)  # a row for each space
     for one, two, visit in zip(limited, free, some.searches[0].visits, strict=True):
-        within, every = (int(row.split(" | ")[6]) for row in (one, two))
+        within, every = (int(row.split(" | ")[7]) for row in (one, two))
         assert within <= every == sum(network.full for network in visit.networks)
     assert limited != free  # the first space has networks above the limit
     assert "cifar10-s4_vit_free-accuracy-params" in {name for name, _, _ in benchmark.pictures(some)}

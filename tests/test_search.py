@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import random
 import re
 import subprocess
 import sys
@@ -80,6 +81,16 @@ def test_held_out_images_go_into_the_final_training(tmp_path, monkeypatch):
     assert [row["split"] for row in provenance["metrics"]] == ["test"]
     assert " - " in seeds_table([result]) and "on the held-out images, too" in plan(run)
     assert "2 x" not in plan(run) and f"1 x {2 * (188 // 32)} (finetune)" in plan(run)
+
+
+@pytest.mark.parametrize("most, rare", [(1_400, True), (2_000, False)])
+def test_a_space_mostly_outside_the_budget_is_told(tmp_path, most: int, rare: bool):
+    """Some 2 % of its networks have at most 1,400 parameters, and 20 % at most 2,000."""
+    run, rng = overridden(quick(toy()), (f"arch_search.budgets=('params<={most}',)",)), random.Random(1)
+    share = sum(Pricer(**run.shape)(run.space.sample(rng))["params"] <= most for _ in range(1000)) / 1000
+    assert (share < 0.05) is rare
+    search(run, tmp_path)
+    assert ("so its supernet mostly trains others" in (tmp_path / "log.txt").read_text()) is rare
 
 
 def stored(folder: Path) -> dict:

@@ -39,6 +39,7 @@ from s3zoo.training.resumable import Row, resumable
 
 HEALTH_IMAGES = 512
 TOP = 50  # networks of every generation that are listed
+DRAWN, RARE = 200, 0.05  # networks of a space that are looked at, and the share within a budget that is too small
 PASSED_OVER = 9  # networks of a search at most whose latency as a whole breaks the budget
 
 
@@ -169,6 +170,7 @@ def train_supernet(context: Context, space: Space, place: Path, previous: Supern
         taken = supernet.warm_start(previous.state_dict())
         context.log.say(f"{place.name}: {taken} of {len(supernet.flat)} weights begin from the previous supernet's")
     context.log.say(f"{place.name}: {space.size():.3g} architectures, supernet with {len(supernet.flat):,} weights")
+    _tell_rare(context, space, place)
     some = space.sample(random.Random(seed_from(run.seed, "health", place.name)))
 
     def health(epoch: int) -> dict[str, float]:
@@ -183,6 +185,19 @@ def train_supernet(context: Context, space: Space, place: Path, previous: Supern
     with context.course.phase(name):
         context.fit(task, train, place / "supernet", name, run.seed, at_epoch_end=health)
     return supernet
+
+
+def _tell_rare(context: Context, space: Space, place: Path) -> None:
+    """Say where a supernet will hardly ever train a network that the search may choose: it cannot rank these well."""
+    for budget in context.run.budgets:
+        rng = random.Random(0)
+        kept = sum(budget.allows(context.pricer(space.sample(rng))) for _ in range(DRAWN))
+        if kept < RARE * DRAWN:
+            context.log.say(
+                f"{place.name}: {kept} of {DRAWN} random networks are within {budget}, so its supernet mostly trains"
+                " others and may rank those badly; a space nearer to the budget, or smaller moves of it"
+                " (space_search.tau, space_search.rounding=nearest), would help"
+            )
 
 
 def _same_source(context: Context, record: Path, source: dict[str, Any], place: Any) -> None:
