@@ -55,9 +55,7 @@ PUBLISHED = {f"{method}-0": f"{method}_micro.cifar10" for method in METHODS} | {
 LABELS = {
     "s3": "S3", "s3_still": "S3, space stays", "s3_gentle": "S3, smaller steps", "swin": "Swin",
     "s4_vit": "S4-ViT", "autoformer": "AutoFormer", "deit": "DeiT", "deit_mini": "DeiT of more MACs",
-    "s4_vit_step": "S4-ViT, by steps, fewer MACs", "s4_vit_equal": "S4-ViT, by steps, DeiT's MACs",
-    "s3_equal": "S3, smaller steps, Swin's MACs",
-    "s4_vit_free": "S4-ViT without a limit",
+    "s4_vit_step": "S4-ViT, by steps, fewer MACs", "s4_vit_free": "S4-ViT without a limit",
     "s3_vit": "S3 in S4-ViT's space", "s3_vit_free": "S3 in S4-ViT's space, without a limit",
     "glit": "GLiT", "glit_global": "DeiT", "glit_conv2d": "GLiT, larger, trained longer",
     "s4_swin": "S4-Swin", "swin_mini": "Swin", "s4_shunted": "S4-Shunted", "shunted": "Shunted",

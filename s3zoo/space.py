@@ -14,7 +14,7 @@ import math
 import operator
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -88,6 +88,14 @@ class Dim:
     @property
     def searched(self) -> bool:
         return len(self.choices) > 1 or self.step > 0
+
+    def replaced(self, choices: Iterable[Value]) -> Dim:
+        """Other choices; where there are several, the step keeps its proportion to their distance."""
+        new = dataclasses.replace(self, choices=tuple(choices))
+        if len(self.choices) == 1 or len(new.choices) == 1:
+            return new
+        step = self.step * new.spacing / self.spacing
+        return dataclasses.replace(new, step=int(step) if step == int(step) else step)
 
     def moved(self, delta: float) -> Dim:
         """All choices moved by `delta`; impossible ones are dropped, and at least one is always left."""
@@ -514,16 +522,14 @@ class Space:
 
     def moved(self, deltas: Mapping[str, float], name: str | None = None) -> Space:
         """The space with the choices of the named dimensions moved."""
-        moved = {dim: self[dim].moved(delta) if delta else self[dim] for dim, delta in deltas.items()}
-        return self.replaced({dim: new.choices for dim, new in moved.items()}, name)
+        moved = {self[dim].name: self[dim].moved(delta) for dim, delta in deltas.items() if delta}
+        return dataclasses.replace(self, dims=tuple(moved.get(d.name, d) for d in self.dims), name=name or self.name)
 
     def replaced(self, choices: Mapping[str, tuple[Value, ...]], name: str | None = None) -> Space:
-        """The space with other choices in the named dimensions."""
+        """The space with other choices in the named dimensions, whose evolve steps grow or shrink with them."""
         for wanted in choices:
             _ = self[wanted]
-        dims = tuple(
-            dataclasses.replace(d, choices=tuple(choices[d.name])) if d.name in choices else d for d in self.dims
-        )
+        dims = tuple(d.replaced(choices[d.name]) if d.name in choices else d for d in self.dims)
         return dataclasses.replace(self, dims=dims, name=name or self.name)
 
     # JSON

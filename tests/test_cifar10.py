@@ -7,6 +7,7 @@ import importlib
 import json
 import math
 import re
+import shlex
 import shutil
 import statistics
 import sys
@@ -21,8 +22,10 @@ from test_search import quick, search, toy
 
 from s3zoo import scored
 from s3zoo.arch import Arch
+from s3zoo.drawing import mean_and_spread
 from s3zoo.search.budget import Pricer
 from s3zoo.search.published import FinishedRun
+from s3zoo.training.registry import entry
 
 ROOT = Path(__file__).resolve().parent.parent
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -112,6 +115,23 @@ def test_the_difference_at_equal_macs_that_the_page_tells(found: Any) -> None:
     mean, half = statistics.fmean(apart), 4.303 * statistics.stdev(apart) / math.sqrt(3)
     told = f"{mean:+.2f} points ({mean - half:+.2f} to {mean + half:+.2f})".replace("-", "\N{MINUS SIGN}")
     assert told in " ".join((ROOT / "docs/cifar10.md").read_text().split())
+
+
+def test_configs_expect_what_was_measured(found: Any) -> None:
+    """Those that ran as they are, but for the seed."""
+    told = 0
+    for method, outcomes in found.methods.items():
+        run = next(run for run in found.study.runs if run.name == outcomes[0].name)
+        verb, name, *rest = shlex.split(run.command)
+        settings = {word.partition("=")[0] for word in rest if word != "--set"}
+        if not run.needs and settings <= {"seed", "threads"}:
+            seeds = [each.name.rpartition("-")[2] for each in outcomes]
+            listed = f"seeds {seeds[0]} {'to' if len(seeds) > 2 else 'and'} {seeds[-1]}" if seeds[1:] else "seed 0"
+            text = " ".join(entry(name, verb).text.split())
+            measured = mean_and_spread([each.test["top1"] for each in outcomes])
+            assert f"Expected: {measured} % of the test images ({listed}, docs/cifar10.md)" in text, method
+            told += 1
+    assert told >= 13
 
 
 def test_the_front_page_shows_every_method_and_design(benchmark: Any, found: Any) -> None:

@@ -376,6 +376,28 @@ def test_a_space_moves_only_the_named_dimensions() -> None:
         space.moved({"stage9.depth": 1})
 
 
+@pytest.mark.parametrize(
+    ("before", "choices", "step"),
+    [
+        (dim(336, 360, 384, step=24), (40, 48, 56), 8),  # S4's widths, small
+        (dim(2, 4, 6, step=2), (1, 2, 3), 1),
+        (dim(7, 8, 9, step=2), (3, 5), 4),
+        (dim(3.5, 4, step=0.5), (1.5, 2), 0.5),
+        (dim(12, 13, 14, step=1), (3.0, 3.5), 0.5),
+        (dim(3, 4, step=0), (1, 3), 0),
+        (dim(3, 4, step=1), (2,), 1),
+        (dim(3, step=2), (1, 5, 9), 2),
+    ],
+)
+def test_other_choices_take_the_step_along(before: Dim, choices: tuple[float, ...], step: float) -> None:
+    """Or the smallest move of a small space would be one of the paper's size. Whole steps stay whole numbers."""
+    after = before.replaced(choices)
+    assert (after.choices, after.step, type(after.step)) == (choices, step, type(step))
+    space = autoformer()
+    assert space.replaced({"embed_dim": (4, 6, 8)})["embed_dim"].step == 2
+    assert space.moved({"depth": -2})["depth"] == dataclasses.replace(space["depth"], choices=(1,))
+
+
 # JSON and bad spaces
 
 
