@@ -62,6 +62,7 @@ LABELS = {
 }  # fmt: skip
 TWO_ERRORS = SpaceSearch(significance=2)
 RANKED = ("inherited", "accuracy")  # of a network of a supernet: with its weights, and trained from scratch
+SEARCHES = {"evolution": "-", "random search": ":"}
 BODIES = {"s3": "Swin", "autoformer": "ViT", "glit": "ViT, some heads convolve", "shunted": "Shunted"}  # in S4's words
 
 
@@ -270,7 +271,7 @@ def page(found: Found, drawn: Iterable[tuple[str, str]]) -> str:
         ("The visited spaces", visited(found.supernets)),
         ("What moved", moves(found.supernets)),
         ("S4's gradient", gradients(found.supernets)),
-        ("S3's guidelines", guidelines(found.seeds("s3"))),
+        ("S3's guidelines", "\n\n".join((guidelines(found.seeds("s3")), third_stages(found)))),
         ("Evolution", evolution(found)),
         ("Figures", figures(drawn)),
         ("Every start", started()),
@@ -331,7 +332,7 @@ def methods(found: Found) -> str:
                 kept = [limit for limit in limits if all(limit.allows(vars(each)) for each in outcomes)]
                 limit = str(max(kept, key=lambda limit: len(limit.limits), default="–"))
             rows.append((
-                BODIES[family_of(found, outcomes[0])], how, updates, back, limit,
+                BODIES[arch_of(found, outcomes[0]).family], how, updates, back, limit,
                 told(each.params for each in outcomes), told(each.macs for each in outcomes),
                 mean_and_spread([each.test["top1"] for each in outcomes]), len(outcomes),
             ))  # fmt: skip
@@ -507,6 +508,20 @@ def guidelines(runs: Iterable[data.Run]) -> str:
     return table("", textwrap.fill(note, 120), head, rows)
 
 
+def third_stages(found: Found) -> str:
+    """The first of these guidelines, asked of networks that were trained from scratch."""
+    names = next(group for group in together(found.study) if "s3" in group)
+    depths: dict[int, list[scored.Outcome]] = {}
+    for outcome in (each for name in names for each in found.methods.get(name, [])):
+        depths.setdefault(arch_of(found, outcome).depths[2], []).append(outcome)
+    rows = [
+        (depth, mean_and_spread([each.test["top1"] for each in some]), ", ".join(sorted(each.name for each in some)))
+        for depth, some in sorted(depths.items())
+    ]
+    note = "All networks that were trained from scratch below S3's limit, by the number of blocks in the third stage."
+    return table("", note, ("blocks", "test top-1 (%), mean ± standard deviation", "networks"), rows)
+
+
 def by_stage(archs: Sequence[Arch]) -> Iterator[str]:
     stages = list(zip(*(arch.stages for arch in archs), strict=True))
 
@@ -521,12 +536,17 @@ def by_stage(archs: Sequence[Arch]) -> Iterator[str]:
     yield cell([block.num_heads * block.head_dim / width for block, width in same] for same in blocks)
 
 
+def random_searches(found: Found, run: data.Run) -> list[data.Search]:
+    """Those of other runs in the supernet that this one ended with."""
+    again = [each for each in found.searches if each.config["supernet_weights"] == run.folder.name]
+    return [each.visits[-1].searches[0] for each in again]
+
+
 def evolution(found: Found) -> str:
     rows = []
     for run in found.supernets:
-        again = [each for each in found.searches if each.config["supernet_weights"] == run.folder.name]
-        again = [each for each in again if each.config["arch_search"]["method"] == "random"]
-        drawn = [(each.winners[0]["inherited"], each.visits[-1].searches[0].sizes[-1]) for each in again]
+        again = random_searches(found, run)
+        drawn = [(search.generations[-1][0]["accuracy"], search.sizes[-1]) for search in again]
         for visit in run.visits:
             for search in (search for search in visit.searches if search.generations):
                 bests = [best[0]["accuracy"] for best in search.generations]
@@ -575,8 +595,41 @@ def pictures(found: Found) -> Iterator[tuple[str, str, Any]]:
                 for drawn in panel(data.grouped(runs[:1] if panel is spaces.slopes else runs)):
                     if drawn.name in wanted or panel not in (spaces.moving, networks.sizes):
                         yield f"cifar10-{method}-{drawn.name}", drawn.label, drawn.figure
+        if pairs := searched_twice(found):
+            yield "cifar10-random", "Best so far of evolution and of random search in the same supernets", rivals(pairs)
         if found_twice := trained(found):
             yield "cifar10-ranks", "Inherited accuracy against that after training", ranked(found_twice)
+
+
+def searched_twice(found: Found) -> dict[str, dict[str, tuple[data.Search, data.Search]]]:
+    """By method and run: its evolution and a random search with as many scores."""
+    pairs: dict[str, dict[str, tuple[data.Search, data.Search]]] = {}
+    for run in found.supernets:
+        own = [search for visit in run.visits for search in visit.searches if search.generations]
+        for drawn in random_searches(found, run):
+            if drawn.sizes == own[-1].sizes:
+                pairs.setdefault(method_of(run.folder.name), {})[run.folder.name] = own[-1], drawn
+    return pairs
+
+
+def rivals(methods: dict[str, dict[str, tuple[data.Search, data.Search]]]) -> Any:
+    """A panel for each method, a colour for each seed."""
+    figure, panels = drawing.figure(260 * len(methods) + 60, 340, 1, len(methods))
+    for ax, (method, pairs) in zip(looks.axes(panels), methods.items(), strict=True):
+        for name, searches in pairs.items():
+            seed = int(name.rpartition("-")[2])
+            for search, (what, line) in zip(searches, SEARCHES.items(), strict=True):
+                bests = [best[0]["accuracy"] for best in search.generations]
+                ax.plot(search.sizes, bests, **looks.look(seed) | {"linestyle": line, "markersize": 5})
+                drawing.tag(ax.lines[-1], "line", f"{name}: {what}\nbest of {search.sizes[-1]}: {bests[-1]:.2f} %")
+        ax.set_title(LABELS[method], size=11)
+        ax.set_xlabel("networks scored")
+    looks.axes(panels)[0].set_ylabel("best so far (% of held-out images)")
+    seeds = sorted({int(name.rpartition("-")[2]) for pairs in methods.values() for name in pairs})
+    handles = [looks.handle(f"seed {seed}", seed, linestyle="") for seed in seeds]
+    handles += [looks.handle(what, 6, marker="", linestyle=line) for what, line in SEARCHES.items()]
+    looks.legend(figure, handles, 6)
+    return figure
 
 
 def ranked(by_supernet: dict[str, list[dict[str, Any]]]) -> Any:
@@ -616,7 +669,7 @@ def front(found: Found) -> str:
     for group in groups:
         for method in group:
             outcomes, searched = found.methods[method], found.searched(method)
-            family = family_of(found, outcomes[0])
+            family = arch_of(found, outcomes[0]).family
             shade = COLOURS[family][0]
             for number, each in enumerate(outcomes):
                 y = place + 0.26 * (number - (len(outcomes) - 1) / 2)
@@ -649,8 +702,8 @@ def front(found: Found) -> str:
     return drawing.svg(figure, "cifar10", label=label, colours=COLOURS, standalone=True)
 
 
-def family_of(found: Found, outcome: scored.Outcome) -> str:
-    return read_json(found.folder / outcome.name / "model/config.json")["model_args"]["arch"]["family"]
+def arch_of(found: Found, outcome: scored.Outcome) -> Arch:
+    return Arch.from_dict(read_json(found.folder / outcome.name / "model/config.json")["model_args"]["arch"])
 
 
 if __name__ == "__main__":

@@ -301,6 +301,29 @@ def test_the_order_of_a_supernet_beside_that_after_training(benchmark: Any, foun
     assert "τ -0.33" in benchmark.drawing.svg(benchmark.ranked(benchmark.trained(some)), "x", label="x")
 
 
+def test_third_stages_of_trained_networks(found: Any) -> None:
+    """By hand: the random network of seed 2 is the only one below S3's limit with seven blocks there."""
+    (arch,) = (row["arch"] for row in json.loads((found.folder / "s3_random-2/result.json").read_text())["winners"])
+    assert len(arch["stages"][2]["blocks"]) == 7
+    text = (ROOT / "docs/cifar10.md").read_text()
+    assert f"| 7 | {found.outcomes['s3_random-2'].test['top1']:.2f} | s3_random-2 |" in text
+    listed = text.partition("| blocks | test top-1")[2].partition("\n\n")[0]
+    assert "s3-0," in listed and "swin-2" in listed and "deit" not in listed and "swin_mini" not in listed
+
+
+def test_evolution_beside_random_search_in_the_same_supernets(benchmark: Any, found: Any) -> None:
+    """A line for each of both, no line for a single random network."""
+    pairs = benchmark.searched_twice(found)
+    twice = {name for name in found.outcomes if "_random_search" in name}
+    assert {name for runs in pairs.values() for name in runs} == {name.replace("_random_search", "") for name in twice}
+    figure = benchmark.rivals(pairs)
+    lines = [line for ax in figure.axes for line in ax.lines]
+    assert len(lines) == 2 * len(twice)
+    own, drawn = pairs["s4_vit"]["s4_vit-0"]
+    ends = {(line.get_xdata()[-1], round(line.get_ydata()[-1], 2)) for line in lines}
+    assert {(200, 66.90), (200, 66.98)} <= ends and own.sizes == drawn.sizes == [40, 80, 120, 160, 200]
+
+
 def test_a_run_that_was_begun_goes_on_elsewhere(benchmark: Any, tmp_path: Path, monkeypatch) -> None:
     """Its newest checkpoint and records travel; once it is finished they are no longer kept."""
     kept, run = tmp_path / "kept", tmp_path / "runs/swin-1"
