@@ -22,9 +22,10 @@ from test_search import quick, search, toy
 
 from s3zoo import scored
 from s3zoo.arch import Arch
-from s3zoo.drawing import mean_and_spread
+from s3zoo.drawing import mean_and_spread, svg
 from s3zoo.search.budget import Pricer
 from s3zoo.search.published import FinishedRun
+from s3zoo.search.report import data
 from s3zoo.training.registry import entry
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,19 +40,36 @@ def benchmark() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def found(benchmark: Any) -> Iterator[Any]:
-    with benchmark.recorded() as found:
+def records(benchmark: Any) -> Any:
+    return importlib.import_module("cifar10_runs")
+
+
+@pytest.fixture(scope="module")
+def tables(benchmark: Any) -> Any:
+    return importlib.import_module("cifar10_tables")
+
+
+@pytest.fixture(scope="module")
+def drawing(benchmark: Any) -> Any:
+    return importlib.import_module("cifar10_figures")
+
+
+@pytest.fixture(scope="module")
+def found(records: Any) -> Iterator[Any]:
+    with records.recorded() as found:
         yield found
 
 
 @pytest.fixture(scope="module")
-def figures(benchmark: Any, found: Any) -> list[tuple[str, str]]:
-    return [(name, label) for name, label, _ in benchmark.pictures(found)]
+def figures(drawing: Any, found: Any) -> list[tuple[str, str]]:
+    return [(name, label) for name, label, _ in drawing.pictures(found)]
 
 
-def test_the_page_is_written_from_the_recorded_runs(benchmark: Any, found: Any, figures: list[tuple[str, str]]) -> None:
+def test_the_page_is_written_from_the_recorded_runs(
+    benchmark: Any, tables: Any, found: Any, figures: list[tuple[str, str]]
+) -> None:
     path = ROOT / "docs/cifar10.md"
-    assert benchmark.inserted(path, benchmark.page(found, figures)) == path.read_text()
+    assert benchmark.inserted(path, tables.page(found, figures)) == path.read_text()
     assert {path.stem for path in (ROOT / "docs").glob("cifar10*.svg")} == {"cifar10", *(name for name, _ in figures)}
 
 
@@ -134,12 +152,12 @@ def test_configs_expect_what_was_measured(found: Any) -> None:
     assert told >= 13
 
 
-def test_the_front_page_shows_every_method_and_design(benchmark: Any, found: Any) -> None:
+def test_the_front_page_shows_every_method_and_design(drawing: Any, found: Any) -> None:
     def said(svg: str) -> list[str]:
         return [element.text or "" for element in ElementTree.fromstring(svg).iter() if element.tag.endswith("title")]
 
     svg = (ROOT / "docs/cifar10.svg").read_text()
-    assert said(svg) == said(benchmark.front(found))
+    assert said(svg) == said(drawing.front(found))
     marks = {text.partition("\n")[0]: text for text in said(svg)}
     assert {name for name in found.outcomes if name in marks} == {
         name for name in found.outcomes if "_random" not in name and "_free" not in name
@@ -178,7 +196,7 @@ def test_published_networks_are_those_of_their_runs(benchmark: Any, found: Any) 
     assert "| swin-0 | 67.88 | 66.96 to 68.79 | 225K | 5.7M | `s3zoo train cifar10_swin_micro" in card
 
 
-def test_taking_in_a_run_anew_changes_nothing(benchmark: Any, found: Any, tmp_path: Path, monkeypatch) -> None:
+def test_taking_in_a_run_anew_changes_nothing(records: Any, found: Any, tmp_path: Path, monkeypatch) -> None:
     """The same files come back, and starts that are known are not listed again."""
     kept = tmp_path / "kept"
     kept.mkdir()
@@ -188,20 +206,22 @@ def test_taking_in_a_run_anew_changes_nothing(benchmark: Any, found: Any, tmp_pa
         + json.dumps({"name": "x-0", "command": "search x", "begun": 1, "code": 0, "seconds": 2, "done": False})
         + "\n"
     )
-    monkeypatch.setattr(benchmark, "KEPT", kept)
-    benchmark.pack(found.folder)
+    monkeypatch.setattr(records, "KEPT", kept)
+    records.pack(found.folder)
     (found.folder / "study.jsonl").unlink()
     lines = (kept / "study.jsonl").read_text().splitlines()
     assert (
         lines[:-1] == (ROOT / "benchmarks/data/cifar10/study.jsonl").read_text().splitlines() and '"x-0"' in lines[-1]
     )
-    with benchmark.recorded() as again:
+    with records.recorded() as again:
         assert set(again.outcomes) == set(found.outcomes)
         for path in (path for path in found.folder.rglob("*") if path.is_file()):
             assert (again.folder / path.relative_to(found.folder)).read_bytes() == path.read_bytes()
 
 
-def test_another_seed_comes_into_all_of_it(benchmark: Any, found: Any, tmp_path: Path, monkeypatch) -> None:
+def test_another_seed_comes_into_all_of_it(
+    benchmark: Any, records: Any, tables: Any, drawing: Any, found: Any, tmp_path: Path, monkeypatch
+) -> None:
     """As if s3-0 had been done again with seed 1 and come to 70 %."""
     runs, kept, weights = tmp_path / "runs", tmp_path / "kept", tmp_path / "weights"
     kept.mkdir()
@@ -215,15 +235,15 @@ def test_another_seed_comes_into_all_of_it(benchmark: Any, found: Any, tmp_path:
     config["s3zoo"]["provenance"].pop("controls")  # that it has been compared with by now
     published.write_text(json.dumps(config))
     (kept / "study.jsonl").touch()
-    monkeypatch.setattr(benchmark, "KEPT", kept)
+    monkeypatch.setattr(records, "KEPT", kept)
     monkeypatch.setattr(benchmark, "WEIGHTS", weights)
     # whose networks are not those of its seed
-    monkeypatch.setattr(benchmark, "replayed", lambda run, **_: ["stays"] * len(run.decisions))
-    benchmark.pack(runs)
-    with benchmark.recorded() as grown:
-        text = benchmark.page(grown, [])
+    monkeypatch.setattr(tables, "replayed", lambda run, **_: ["stays"] * len(run.decisions))
+    records.pack(runs)
+    with records.recorded() as grown:
+        text = tables.page(grown, [])
         benchmark.publish(grown)
-        marks, scored_in = benchmark.front(grown), {each.run for each in grown.networks()}
+        marks, scored_in = drawing.front(grown), {each.run for each in grown.networks()}
     assert "| s3 | 2 | 69.00 ± 1.41 |" in text  # 68 and 70
     assert re.search(r"\| s3 \(S3\) \| 2 / 2 \| 0 / 0 \| macs <= 6M \| 171K \| 6M \| 69.00 ± 1.41 \| 2 \|", text)
     assert "s3-1\n70.00 %" in marks and scored_in == {"s3-0", "s3-1"}
@@ -233,7 +253,7 @@ def test_another_seed_comes_into_all_of_it(benchmark: Any, found: Any, tmp_path:
     )
 
 
-def test_a_search_without_a_limit_is_told_as_that(benchmark: Any, found: Any, tmp_path: Path) -> None:
+def test_a_search_without_a_limit_is_told_as_that(tables: Any, drawing: Any, found: Any, tmp_path: Path) -> None:
     """As if s4_vit-0 had been done again without one: in the tables, with figures, but not on the front page."""
     for name in ("s4_vit-0", "s4_vit_free-0"):
         shutil.copytree(found.folder / "s4_vit-0", tmp_path / name)
@@ -244,24 +264,24 @@ def test_a_search_without_a_limit_is_told_as_that(benchmark: Any, found: Any, tm
     folders = [tmp_path / "s4_vit-0", tmp_path / "s4_vit_free-0"]
     some = found._replace(
         folder=tmp_path,
-        searches=benchmark.data.read_all(folders),
+        searches=data.read_all(folders),
         outcomes={folder.name: scored.outcome(folder) for folder in folders},
     )
-    text = benchmark.methods(some)
+    text = tables.methods(some)
     assert "S4's Tables 2, 3, 5 and 6" in text
     assert re.search(r"\| s4_vit \(S4\) \| 3 \| – \| params <= 95K \|", text)
     assert re.search(r"\| s4_vit_free \(S4\) \| 3 \| – \| none \|", text)
-    limited, free = (benchmark.visited([run]).splitlines()[-4:] for run in some.searches)  # a row for each space
+    limited, free = (tables.visited([run]).splitlines()[-4:] for run in some.searches)  # a row for each space
     for one, two, visit in zip(limited, free, some.searches[0].visits, strict=True):
         within, every = (int(row.split(" | ")[7]) for row in (one, two))
         assert within <= every == sum(network.full for network in visit.networks)
     assert limited != free  # the first space has networks above the limit
-    assert "cifar10-s4_vit_free-accuracy-params" in {name for name, _, _ in benchmark.pictures(some)}
-    front = benchmark.front(some)
+    assert "cifar10-s4_vit_free-accuracy-params" in {name for name, _, _ in drawing.pictures(some)}
+    front = drawing.front(some)
     assert "s4_vit-0" in front and "s4_vit_free-0" not in front
 
 
-def test_a_search_has_its_own_limit_and_a_design_all_that_it_keeps(benchmark: Any, found: Any, tmp_path: Path) -> None:
+def test_a_search_has_its_own_limit_and_a_design_all_that_it_keeps(tables: Any, found: Any, tmp_path: Path) -> None:
     """As if s4_vit-0 had been done again with a second limit, which the DeiT beside it keeps, but not a larger one."""
     shutil.copytree(found.folder, tmp_path / "runs")
     shutil.copytree(tmp_path / "runs/s4_vit-0", folder := tmp_path / "runs/s4_vit_step-0", dirs_exist_ok=True)
@@ -271,10 +291,10 @@ def test_a_search_has_its_own_limit_and_a_design_all_that_it_keeps(benchmark: An
     names = ("s4_vit-0", "s4_vit_step-0", "deit-0", "deit_mini-1")
     some = found._replace(
         folder=folder.parent,
-        searches=benchmark.data.read_all([folder.parent / name for name in names[:2]]),
+        searches=data.read_all([folder.parent / name for name in names[:2]]),
         outcomes={name: scored.outcome(folder.parent / name) for name in names},
     )
-    rows = [row.split(" | ") for row in benchmark.methods(some).splitlines() if row.startswith("| ViT")]
+    rows = [row.split(" | ") for row in tables.methods(some).splitlines() if row.startswith("| ViT")]
     assert {row[1].partition(" ")[0]: row[4] for row in rows} == {
         "s4_vit": "params <= 95K",
         "s4_vit_step": "params <= 95K, macs <= 7.75M",
@@ -283,7 +303,9 @@ def test_a_search_has_its_own_limit_and_a_design_all_that_it_keeps(benchmark: An
     }
 
 
-def test_the_order_of_a_supernet_beside_that_after_training(benchmark: Any, found: Any, tmp_path: Path) -> None:
+def test_the_order_of_a_supernet_beside_that_after_training(
+    records: Any, tables: Any, drawing: Any, found: Any, tmp_path: Path
+) -> None:
     """Three networks of one supernet, of whose pairs only the first keeps its order."""
     sources = {"s3-0": (64.58, 67.64), "s3_random-0": (60.0, 67.0), "s3_random_search-0": (65.0, 66.5)}
     for name, (inherited, trained) in sources.items():
@@ -294,11 +316,11 @@ def test_the_order_of_a_supernet_beside_that_after_training(benchmark: Any, foun
         result["winners"][0] |= {"inherited": inherited, "accuracy": trained}
         (folder / "run.json").write_text(json.dumps(run))
         (folder / "result.json").write_text(json.dumps(result))
-    some = found._replace(searches=benchmark.data.read_all([tmp_path / name for name in sources]))
-    text = benchmark.ranks(some)
+    some = found._replace(searches=data.read_all([tmp_path / name for name in sources]))
+    text = tables.ranks(some)
     row = "s3-0 64.58 / 67.64, s3_random-0 60.00 / 67.00, s3_random_search-0 65.00 / 66.50"
     assert f"| s3-0 | {row} | 1 of 3 |" in text and "| all |  | 1 of 3 |" in text
-    assert "τ -0.33" in benchmark.drawing.svg(benchmark.ranked(benchmark.trained(some)), "x", label="x")
+    assert "τ -0.33" in svg(drawing.ranked(records.trained(some)), "x", label="x")
 
 
 def test_third_stages_of_trained_networks(found: Any) -> None:
@@ -311,12 +333,12 @@ def test_third_stages_of_trained_networks(found: Any) -> None:
     assert "s3-0," in listed and "swin-2" in listed and "deit" not in listed and "swin_mini" not in listed
 
 
-def test_evolution_beside_random_search_in_the_same_supernets(benchmark: Any, found: Any) -> None:
+def test_evolution_beside_random_search_in_the_same_supernets(drawing: Any, found: Any) -> None:
     """A line for each of both, no line for a single random network."""
-    pairs = benchmark.searched_twice(found)
+    pairs = drawing.searched_twice(found)
     twice = {name for name in found.outcomes if "_random_search" in name}
     assert {name for runs in pairs.values() for name in runs} == {name.replace("_random_search", "") for name in twice}
-    figure = benchmark.rivals(pairs)
+    figure = drawing.rivals(pairs)
     lines = [line for ax in figure.axes for line in ax.lines]
     assert len(lines) == 2 * len(twice)
     own, drawn = pairs["s4_vit"]["s4_vit-0"]
@@ -324,42 +346,42 @@ def test_evolution_beside_random_search_in_the_same_supernets(benchmark: Any, fo
     assert {(200, 66.90), (200, 66.98)} <= ends and own.sizes == drawn.sizes == [40, 80, 120, 160, 200]
 
 
-def test_a_run_that_was_begun_goes_on_elsewhere(benchmark: Any, tmp_path: Path, monkeypatch) -> None:
+def test_a_run_that_was_begun_goes_on_elsewhere(records: Any, tmp_path: Path, monkeypatch) -> None:
     """Its newest checkpoint and records travel; once it is finished they are no longer kept."""
     kept, run = tmp_path / "kept", tmp_path / "runs/swin-1"
-    monkeypatch.setattr(benchmark, "KEPT", kept)
+    monkeypatch.setattr(records, "KEPT", kept)
     for name in ("train/step-00000001", "train/step-00000002", "tensorboard"):
         (run / name).mkdir(parents=True)
         (run / name / "tensors.safetensors").write_text(f"{name} of /my/images")
     (run / "train/epochs.jsonl").write_text("{}")
     (run / "log.txt").write_text("/my/images")
     (run / "run.json").write_text(json.dumps({"config": {"data": {"root": "/my/images"}}}))
-    benchmark.pack(run.parent)
-    benchmark.unpack(tmp_path / "there")
+    records.pack(run.parent)
+    records.unpack(tmp_path / "there")
     there = tmp_path / "there/swin-1"
     files = {str(path.relative_to(there)) for path in there.rglob("*") if path.is_file()}
     assert files == {"run.json", "train/epochs.jsonl", "train/step-00000002/tensors.safetensors"}
     assert json.loads((there / "run.json").read_text())["config"]["data"]["root"] == "cifar10"
     (there / "train/epochs.jsonl").write_text("newer")
-    benchmark.unpack(tmp_path / "there")
+    records.unpack(tmp_path / "there")
     assert (there / "train/epochs.jsonl").read_text() == "newer"
     (run / "result.json").write_text("{}")
-    benchmark.pack(run.parent)
+    records.pack(run.parent)
     assert {path.name for path in kept.rglob("*.tar.xz")} == {"swin-1.tar.xz"} and not any(kept.glob("begun/*"))
-    benchmark.unpack(tmp_path / "elsewhere")  # for the queue it is done
+    records.unpack(tmp_path / "elsewhere")  # for the queue it is done
     assert (tmp_path / "elsewhere/swin-1/result.json").exists()
 
 
 def test_the_supernet_of_a_finished_run_travels_to_those_that_search_it(
-    benchmark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    records: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its weights bit by bit, without what the optimizer keeps, and a search of it that was begun goes on; nothing of
     it once these runs are done, too."""
     kept, run = tmp_path / "kept", tmp_path / "runs/s4_vit-0"
-    monkeypatch.setattr(benchmark, "KEPT", kept)
+    monkeypatch.setattr(records, "KEPT", kept)
     search(quick(toy()), run)
-    benchmark.pack(run.parent)
-    benchmark.unpack(tmp_path / "there")
+    records.pack(run.parent)
+    records.unpack(tmp_path / "there")
     there, here = FinishedRun(tmp_path / "there/s4_vit-0"), FinishedRun(run)
     before, after = (each.supernet(torch.device("cpu")).state_dict() for each in (here, there))
     assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
@@ -368,11 +390,11 @@ def test_the_supernet_of_a_finished_run_travels_to_those_that_search_it(
     search(there.again(()), begun)
     (begun / "result.json").unlink()  # as if it had ended before
     (begun / "space0/step-00000001").mkdir()
-    benchmark.pack(begun.parent)
-    benchmark.unpack(tmp_path / "elsewhere")
+    records.pack(begun.parent)
+    records.unpack(tmp_path / "elsewhere")
     result = search(FinishedRun(tmp_path / "elsewhere/s4_vit-0").again(()), tmp_path / "elsewhere/s4_vit_random-0")
     assert result["winners"] and (tmp_path / "elsewhere/s4_vit_random-0/result.json").exists()
     for name in ("s4_vit_random-0", "s4_vit_random_search-0"):
         (kept / f"{name}.tar.xz").touch()
-    benchmark.pack(run.parent)
+    records.pack(run.parent)
     assert not any(kept.glob("begun/*"))
