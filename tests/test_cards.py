@@ -186,6 +186,16 @@ def test_the_card_of_a_search(folder: Path, monkeypatch, capsys) -> None:
     assert "s3zoo export FOLDER --to timm" in text and "import timm" in code(text)[1]
 
 
+def test_the_card_tells_all_that_changed_between_spaces(folder: Path) -> None:
+    """Dimensions that came to one choice, that were fixed otherwise, and that were opened by it."""
+    config = load_model_config(folder)
+    visited = [{"a": [1, 2], "b": [3, 4], "c": [5, 6]}, {"a": [1], "c": [5, 6], "d[2]": [7, 8]}]
+    config["s3zoo"]["provenance"]["trajectory"] = [{"space": f"x_{i}", "choices": v} for i, v in enumerate(visited)]
+    text = cards.render(config)
+    assert re.search(r"\| x_1 \|.*\| a \[1, 2\] to \[1\]; b \[3, 4\] fixed; d\[2\] to \[7, 8\] \|", text)
+    assert re.search(r"\| x_0 \|.*\| - \|", text)
+
+
 def test_the_card_tells_seeds_and_controls(folder: Path) -> None:
     """Runs of one command that differ in their seed are averaged; of a single one there is nothing to average."""
     config = load_model_config(folder)

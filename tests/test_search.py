@@ -63,6 +63,18 @@ def finished(tmp_path_factory) -> Path:
     return folder
 
 
+def test_a_model_tells_of_choices_that_came_down_to_one(tmp_path: Path) -> None:
+    """As every other change of its spaces; what had one choice in all of them is left out."""
+    first = toy().space
+    for index, space in enumerate((first, first.replaced({"stage1.depth": (1,), "stage2.depth": (2, 3)}))):
+        (tmp_path / f"space{index}").mkdir()
+        (tmp_path / f"space{index}/space.json").write_text(json.dumps(space.to_dict()))
+    before, after = (row["choices"] for row in search_run._trajectory(tmp_path, [{"index": 0}, {"index": 1}]))
+    assert (before["stage1.depth"], after["stage1.depth"]) == ([1, 2], [1])
+    assert (before["stage2.depth"], after["stage2.depth"]) == ([1, 2], [2, 3])
+    assert before.keys() == after.keys() == {dim.name for dim in first.dims if len(dim.choices) > 1}
+
+
 def test_held_out_images_go_into_the_final_training(tmp_path, monkeypatch):
     """128 training and 60 held-out images: 5 batches of 32 an epoch, and not 4. What they say is said nowhere."""
     settings = ("space_search.method=none", "final.top=1", "final.use_held_out=true", "supernet.epochs=1", "seed=3")

@@ -268,11 +268,19 @@ def _trajectory(visited: list[dict[str, Any]]) -> str:
     before: dict[str, Any] = {}
     for step in visited:
         choices = step.get("choices") or {}
-        moved = [f"{dim} {before[dim]} to {now}" for dim, now in choices.items() if before.get(dim, now) != now]
+        names = [dim for dim in (before | choices if before else {}) if before.get(dim) != choices.get(dim)]
+        moved = [_change(dim, before.get(dim), choices.get(dim)) for dim in names]
         spans = [" to ".join(quantity(v) for v in step[m]) if step.get(m) else "" for m in ("params", "macs")]
         rows.append((step.get("space", ""), f"{step.get('size', 0):.3g}", *spans, "; ".join(moved) or "-"))
         before = choices
     return table("", "Search spaces visited:", ("Space", "Networks", "Parameters", "MACs", "Changes"), rows)
+
+
+def _change(dim: str, before: list[Any] | None, now: list[Any] | None) -> str:
+    """Of a dimension with several choices in one of two spaces."""
+    if now is None:
+        return f"{dim} {before} fixed"
+    return f"{dim} to {now}" if before is None else f"{dim} {before} to {now}"
 
 
 def _use(facts: Facts) -> str:

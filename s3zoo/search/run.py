@@ -344,11 +344,12 @@ def _export(
 
 
 def _trajectory(folder: Path, visited: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The visited spaces: sizes, ranges, and the choices where there are several."""
+    """The visited spaces: sizes, ranges, and the choices of what had several in one of them."""
+    spaces = [read_space(folder / f"space{row['index']}" / "space.json") for row in visited]
+    several = {dim.name for space in spaces for dim in space.dims if len(dim.choices) > 1}
     rows = []
-    for row in visited:
-        space = read_space(folder / f"space{row['index']}" / "space.json")
-        choices = {dim.name: list(dim.choices) for dim in space.dims if len(dim.choices) > 1}
+    for row, space in zip(visited, spaces, strict=True):
+        choices = {dim.name: list(dim.choices) for dim in space.dims if dim.name in several}
         rows.append({key: value for key, value in row.items() if key != "best"} | {"choices": choices})
     return rows
 
