@@ -2,7 +2,7 @@
 
     python benchmarks/cifar10.py --pack runs/cifar10    # take in what the runs left, then write all of it anew
     python benchmarks/cifar10.py                        # write it anew from what was taken in before
-    python benchmarks/cifar10.py --unpack runs/cifar10  # on another machine: all runs as they were, to go on
+    python benchmarks/cifar10.py --unpack runs/cifar10  # on another machine: all runs without weights, to go on
 
 Taken in: benchmarks/data/cifar10 (every finished run without its weights, what others go on from, and every start).
 Written from that: the cards in s3zoo/weights, s3zoo/tables/cifar10.jsonl.xz with its card, docs/cifar10.md,
@@ -41,8 +41,12 @@ def main() -> None:
     parser.add_argument("--unpack", type=Path, metavar="FOLDER", help="only put the runs there, to go on with")
     arguments = parser.parse_args()
     if arguments.unpack:
+        if arguments.unpack.exists() and not arguments.unpack.is_dir():
+            parser.error(f"--unpack is {str(arguments.unpack)!r}, which is a file; give a folder.")
         return unpack(arguments.unpack)
     if arguments.pack:
+        if not any(arguments.pack.glob("*/run.json")):
+            parser.error(f"--pack is {str(arguments.pack)!r}, which has no runs; give the folder of the study's runs.")
         pack(arguments.pack)
     with recorded() as found:
         publish(found, arguments.pack)

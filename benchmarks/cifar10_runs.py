@@ -31,7 +31,7 @@ LABELS = {
     "autoformer": "AutoFormer", "autoformer_classical": "AutoFormer, classical sharing",
     "s4_vit_step": "S4-ViT, by steps, fewer MACs", "s4_vit_free": "S4-ViT without a limit",
     "s3_vit": "S3 in S4-ViT's space", "s3_vit_free": "S3 in S4-ViT's space, without a limit",
-    "glit": "GLiT", "glit_global": "DeiT", "glit_conv2d": "GLiT, larger, trained longer",
+    "glit": "GLiT", "glit_global": "GLiT's, all heads global", "glit_conv2d": "GLiT, larger, trained longer",
     "s4_swin": "S4-Swin", "swin_mini": "Swin", "s4_shunted": "S4-Shunted", "shunted": "Shunted",
 }  # fmt: skip
 

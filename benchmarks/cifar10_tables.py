@@ -25,7 +25,7 @@ from s3zoo.search.space_search import SpaceSearch, is_noise
 from s3zoo.study import method_of, starts, summary
 
 TWO_ERRORS = SpaceSearch(significance=2)
-BODIES = {"s3": "Swin", "autoformer": "ViT", "glit": "ViT, some heads convolve", "shunted": "Shunted"}  # in S4's words
+BODIES = {"s3": "Swin", "autoformer": "ViT", "glit": "GLiT", "shunted": "Shunted"}  # in S4's words
 
 
 def page(found: Found, drawn: Iterable[tuple[str, str]]) -> str:
@@ -47,12 +47,21 @@ def page(found: Found, drawn: Iterable[tuple[str, str]]) -> str:
 
 
 def figures(drawn: Iterable[tuple[str, str]]) -> str:
-    """Those of one method below its name; the last one is of all."""
+    """Those of one method below its name, those of all at the end; before them, how to read them."""
+    note = (
+        "Of each method over its seeds, as `s3zoo report` draws them: the choices of every dimension in the visited"
+        " spaces; what moved a space of the first seed, with standard errors (triangles point where a dimension went,"
+        " hollow marks have too few samples for an error); the share of a space's random networks with at most an error"
+        " (bands: bootstrap samples, or the lowest to the highest seed); the best network so far of the search; every"
+        " scored network with the Pareto front and the winner (accuracies of several spaces are those of several"
+        " supernets; hollow: estimates of racing)."
+    )
     groups: dict[str, list[str]] = {}
     for name, label in drawn:
         method = name.split("-")[1]
         groups.setdefault(LABELS.get(method, "All"), []).append(f"![{label}]({name}.svg)")
-    return "\n\n".join("\n".join([f"#### {title}\n", *links]) for title, links in groups.items())
+    shown = ("\n".join([f"#### {title}\n", *links]) for title, links in groups.items())
+    return "\n\n".join([textwrap.fill(note, 120), *shown])
 
 
 def approach(run: data.Run) -> str:
@@ -160,7 +169,7 @@ def visited(runs: Iterable[data.Run]) -> str:
                 error = 100 * math.sqrt(mean / 100 * (1 - mean / 100) / images)
                 cells = [f"{len(scores)}", f"{kept}", f"{mean:.1f}", f"{statistics.stdev(scores):.2f}", f"{error:.2f}"]
             within = [network for network in visit.networks if network.full and budget.allows(network.costs)]
-            best = max(within, key=lambda network: network.accuracy, default=None)
+            best = max(within, key=lambda network: (network.accuracy, -network.costs["params"]), default=None)
             last = ("–",) * 3
             if best:
                 last = quantity(best.costs["params"]), quantity(best.costs["macs"]), f"{best.accuracy:.2f}"
@@ -169,11 +178,12 @@ def visited(runs: Iterable[data.Run]) -> str:
         "Accuracies (%) on the held-out images, with the weights of that space's supernet. On the left, random networks"
         " of the space, and how many of them keep the limit: where they differ by less than the error of a score, a"
         " search there rests on noise, and where hardly one keeps the limit, the supernet trained other networks than"
-        " those that may be chosen. On the right all that were scored in full and keep the limit, in the form of S3's"
-        " Table 5 and S4's Table 4 (which train these networks; here they have the supernet's weights)."
+        " those that may be chosen. On the right how many were scored in full and keep the limit, and the best of them"
+        " (of equals the smaller one), in the form of S3's Table 5 and S4's Table 4 (which train these networks; here"
+        " they have the supernet's weights)."
     )
     head = ("run", "space", "random networks", "within the limit", "mean", "standard deviation", "error of a score",
-            "all within the limit", "best: parameters", "MACs", "accuracy")  # fmt: skip
+            "scored within the limit", "best: parameters", "MACs", "accuracy")  # fmt: skip
     return table("", textwrap.fill(note, 120), head, rows)
 
 
@@ -192,7 +202,8 @@ def moves(runs: Iterable[data.Run]) -> str:
             rows.append((run.folder.name, f"space{index}", signal, told, "the same" if other == told else other))
     note = (
         "How many slopes exceed two standard errors, what moved, and what would have moved on the same scores if, as in"
-        " the papers, slopes need not exceed their errors (`--replay --set space_search.significance=0`)."
+        " the papers, slopes need not exceed their errors (`s3zoo search --replay --out runs/cifar10/RUN --set"
+        " space_search.significance=0`)."
     )
     head = ("run", "from", "slopes beyond two errors", "what moved", "would move on any slope")
     return table("", textwrap.fill(note, 120), head, rows)
@@ -220,7 +231,7 @@ def gradients(runs: Iterable[data.Run]) -> str:
     note = (
         "S4's Eq. 5 divides by the difference of values, so a channel is weighed against a block. What a step of each"
         " dimension gains in accuracy (points), and where the same scores would have led with slopes per step"
-        " (`space_search.slope_unit=step`)."
+        " (`s3zoo search --replay --out runs/cifar10/RUN --set space_search.slope_unit=step`)."
     )
     return table("", textwrap.fill(note, 120), ("run", "from", "a step gains", "would move, by steps"), rows)
 
@@ -250,11 +261,16 @@ def third_stages(found: Found) -> str:
     for outcome in (each for name in names for each in found.methods.get(name, [])):
         depths.setdefault(arch_of(found, outcome).depths[2], []).append(outcome)
     rows = [
-        (depth, mean_and_spread([each.test["top1"] for each in some]), ", ".join(sorted(each.name for each in some)))
+        (depth, mean_and_spread([each.test["top1"] for each in some]), told(each.params for each in some),
+         ", ".join(sorted(each.name for each in some)))
         for depth, some in sorted(depths.items())
-    ]
-    note = "All networks that were trained from scratch below S3's limit, by the number of blocks in the third stage."
-    return table("", note, ("blocks", "test top-1 (%), mean ± standard deviation", "networks"), rows)
+    ]  # fmt: skip
+    note = (
+        "All networks that were trained from scratch below S3's limit, by the number of blocks in the third stage. They"
+        " differ in other dimensions, too, and in size."
+    )
+    head = ("blocks", "test top-1 (%), mean ± standard deviation", "parameters", "networks")
+    return table("", textwrap.fill(note, 120), head, rows)
 
 
 def by_stage(archs: Sequence[Arch]) -> Iterator[str]:

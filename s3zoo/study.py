@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,7 +28,7 @@ from typing import Any, NamedTuple
 from s3zoo import scored
 from s3zoo.checks import nearest
 from s3zoo.drawing import mean_and_spread, quantity
-from s3zoo.files import Records, check_not_read, check_writable, locked
+from s3zoo.files import Records, check_writable, locked, read_bytes, shown
 from s3zoo.search.config import SearchRun
 from s3zoo.search.space_search import SpaceSearch
 from s3zoo.training.config import TrainRun, load_config, overridden
@@ -38,6 +39,7 @@ KEPT = (
     "*/search-*/*.json", "model*/*",
 )  # fmt: skip
 STARTED = "study.jsonl"  # which runs were begun, and how they ended: see starts()
+LOCK = ".study.lock"
 LOW_PRIORITY = 19
 OTHER = r"\{([\w.-]+)\}"  # the folder of another run, in a command
 
@@ -69,7 +71,7 @@ class Study:
     def __post_init__(self) -> None:
         before: set[str] = set()
         for run in self.runs:
-            if run.name in before or not re.fullmatch(r"[\w.-]+", run.name):
+            if run.name in before or not re.fullmatch(r"\w[\w.-]*", run.name):
                 raise ValueError(f"run {run.name!r} occurs twice or is no name for a folder; rename it.")
             if missing := set(run.needs) - before:
                 raise ValueError(f"run {run.name!r} reads {', '.join(missing)}, which must stand before it.")
@@ -97,10 +99,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="copy what finished runs leave to this folder")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="runs at a time (default: 2)")
     parser.add_argument("--only", action="append", metavar="RUN", help="only this run, and what it needs (repeatable)")
-    parser.add_argument("--table", type=Path, metavar="FILE", help="only write what the finished searches have scored")
-    parser.add_argument("--summary", action="store_true", help="only print what the finished runs reached, as Markdown")
-    parser.add_argument("--dry-run", action="store_true", help="show the runs, and the hours that each will take here")
-    parser.add_argument("--list", action="store_true", help="show the studies")
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument("--table", type=Path, metavar="FILE", help="only write what the finished searches have scored")
+    instead.add_argument("--summary", action="store_true", help="only print what finished runs reached, as Markdown")
+    instead.add_argument("--dry-run", action="store_true", help="only show the hours of the runs that are not done")
+    instead.add_argument("--list", action="store_true", help="only show the studies")
     arguments = parser.parse_args(argv)
     if arguments.list or arguments.study is None:
         print(listing("study"))
@@ -114,23 +117,24 @@ def main(argv: list[str] | None = None) -> int:
         print(hours(study, runs, out))
         return 0
     if arguments.summary:
-        print(summary(study, runs, out))
+        print(summary(study, _finished(runs, out, "run"), out))
         return 0
     if arguments.table:
-        check_writable(arguments.table, "--table")
-        check_not_read(arguments.table, "--table", [out / STARTED])
-        searches = [out / run.name for run in runs if run.command.startswith("search ")]
-        done = [folder for folder in searches if (folder / "result.json").exists()]
-        count = scored.save(scored.of_runs(done), arguments.table)
+        _check_table(arguments.table, study, out)
+        done = _finished([run for run in runs if run.command.startswith("search ")], out, "search")
+        count = scored.save(scored.of_runs(out / run.name for run in done), arguments.table)
         print(f"{count:,} networks of {len(done)} finished searches in {arguments.table}")
         return 0
     check_writable(out, "--out", folder=True)
     if arguments.keep:
         check_writable(arguments.keep, "--keep", folder=True)
-        if arguments.keep.resolve() == out.resolve():
+        if arguments.keep.resolve().is_relative_to(out.resolve()):
             raise ValueError(f"--keep is {str(arguments.keep)!r}, where the runs are themselves; give another folder.")
+    if left := [run for run in runs if not is_done(run, out)]:
+        with ProcessPoolExecutor(1) as other:  # torch would stay in the memory of this one
+            other.submit(_check_data, study, left, arguments.data).result()
     out.mkdir(parents=True, exist_ok=True)
-    with locked(out / ".study.lock"):
+    with locked(out / LOCK):
         return Queue(runs, out, arguments.data, arguments.keep).work(arguments.jobs)
 
 
@@ -140,13 +144,68 @@ def _chosen(study: Study, only: list[str] | None) -> list[StudyRun]:
         return list(study.runs)
     by_name = {run.name: run for run in study.runs}
     if unknown := [name for name in only if name not in by_name]:
-        hint = nearest(unknown[0], by_name, f"its runs are {', '.join(by_name)}.")
+        methods = ", ".join(dict.fromkeys(map(method_of, by_name)))
+        hint = nearest(unknown[0], by_name, f"its runs are METHOD-SEED, of the methods {methods}.")
         raise ValueError(f"{study.name} has no run {unknown[0]!r}; {hint}")
     wanted = set(only)
     for run in reversed(study.runs):  # what is needed stands before
         if run.name in wanted:
             wanted |= set(run.needs)
     return [run for run in study.runs if run.name in wanted]
+
+
+def is_done(run: StudyRun, out: Path) -> bool:
+    return (out / run.name / "result.json").exists()
+
+
+def _nothing_left(runs: list[StudyRun], out: Path) -> str:
+    return f"nothing is left to do: {len(runs)} of {len(runs)} runs are done in {out}"
+
+
+def _finished(runs: Iterable[StudyRun], out: Path, what: str) -> list[StudyRun]:
+    """Those of these runs that are done; a sentence if none is."""
+    if found := [run for run in runs if is_done(run, out)]:
+        return found
+    raise ValueError(f"No {what} asked for is finished in {str(out)!r}; let one end, or give their folder as --out.")
+
+
+def _check_table(path: Path, study: Study, out: Path) -> None:
+    """Refuse to write over anything but a table, and into what belongs to the runs."""
+    check_writable(path, "--table")
+    own = [STARTED, LOCK, *(f"{run.name}{end}" for run in study.runs for end in ("", ".log"))]
+    place = path.parent.resolve() / path.name  # a link is replaced, not what it leads to
+    if any(place.is_relative_to((out / name).resolve()) for name in own):
+        raise ValueError(f"--table is {str(path)!r}, which belongs to the runs of the study; give another place.")
+    if path.exists():
+        try:
+            scored.load(f"{path.absolute()}/")  # with the slash it is no name of a bundled table
+        except ValueError:
+            raise ValueError(f"--table is {str(path)!r}, which is no table of networks; name a new file.") from None
+
+
+def _check_data(study: Study, runs: Iterable[StudyRun], root: str | None) -> None:
+    """Refuse a place without the images of these runs, before one begins."""
+    from s3zoo.training.datasets import find_data
+    from s3zoo.training.splits import find_split
+
+    for run in runs:
+        try:
+            config = config_of(run, study)
+        except ValueError:  # it names no config, but a network or images: it says itself what is wrong with them
+            if root:
+                find_data(root)
+            continue
+        if not root and (run.needs or "--data" in run.command):  # the place is in the other run, or in the command
+            continue
+        data = config.data
+        if root:
+            data = find_data(root, like=data) if isinstance(config, TrainRun) else replace(data, root=root)
+        if not data.name:
+            try:
+                for split in (data.train_split, data.test_split):
+                    find_split(data, split)
+            except ValueError as error:
+                raise ValueError(f"--data must be where the images of {run.name!r} are, but {error}") from None
 
 
 class Queue:
@@ -161,6 +220,11 @@ class Queue:
 
     def work(self, jobs: int) -> int:
         """Until all is done; 0 if it is, 1 if a run failed, 130 if interrupted."""
+        for run in self.runs:
+            if self._done(run) and self.keep and not self._kept(run, self.keep):
+                keep(self.out / run.name, self.keep / run.name)
+        if all(map(self._done, self.runs)):
+            print(_nothing_left(self.runs, self.out), flush=True)
         before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             while True:
@@ -181,7 +245,11 @@ class Queue:
         return 130 if self.stopped else int(bool(self.failed))
 
     def _done(self, run: StudyRun) -> bool:
-        return (self.out / run.name / "result.json").exists()
+        return is_done(run, self.out)
+
+    def _kept(self, run: StudyRun, keep: Path) -> bool:
+        result, copy = (folder / run.name / "result.json" for folder in (self.out, keep))
+        return copy.exists() and read_bytes(copy) == read_bytes(result)
 
     def _ready(self) -> list[StudyRun]:
         done = {run.name for run in self.runs if self._done(run)}
@@ -207,20 +275,30 @@ class Queue:
         seconds = round(time.time() - ended.begun["begun"])
         row = ended.begun | {"code": code, "seconds": seconds, "done": self._done(run)}
         self.started.append([row])
-        if self._done(run):
+        said = "done" if row["done"] else f"ended with code {code}"
+        why = ""
+        if row["done"]:
             if self.keep:
                 keep(self.out / run.name, self.keep / run.name)
         elif not self.stopped:
             self.failed.add(run.name)
-        print(
-            f"{run.name}: {'done' if row['done'] else f'ended with code {code}'} after {row['seconds']} s", flush=True
-        )
+            log = self.out / f"{run.name}.log"
+            why = f": {last_line(log)} ({log})"
+        print(f"{run.name}: {said} after {seconds} s{why}", flush=True)
 
     def _stop(self, number: int, frame: Any) -> None:
         """Let the runs save and end."""
         self.stopped = True
         for each in self.working:
             each.process.send_signal(signal.SIGTERM)
+
+
+def last_line(path: Path) -> str:
+    """The last line of a log that is not empty; of a long log only the end is read."""
+    with open(path, "rb") as file:
+        file.seek(max(0, path.stat().st_size - 10_000))
+        lines = file.read().decode(errors="replace").splitlines()
+    return shown(next((line.strip() for line in reversed(lines) if line.strip()), "its log is empty"))
 
 
 def starts(path: Path) -> list[dict[str, Any]]:
@@ -236,8 +314,8 @@ def _at_low_priority() -> None:
 
 
 def keep(folder: Path, target: Path) -> None:
-    """Copy what a finished run leaves, without checkpoints."""
-    for path in kept(folder):
+    """Copy what a finished run leaves, without checkpoints; its result last, so that a copy with a result is whole."""
+    for path in sorted(kept(folder), key=lambda path: path == folder / "result.json"):
         place = target / path.relative_to(folder)
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, place)
@@ -294,13 +372,17 @@ def method_of(run: str) -> str:
 
 
 def hours(study: Study, runs: Iterable[StudyRun], out: Path) -> str:
-    """A table of what each run computes and how long it takes one core, at the speed that this machine shows now."""
+    """A table of what each run computes that is not done, and how long it takes one core, as fast as it is now."""
+    runs = list(runs)
+    left = [run for run in runs if not is_done(run, out)]
+    if not left:
+        return _nothing_left(runs, out)
     from s3zoo.search.forecast import Phase, forecast, training_forecast
     from s3zoo.search.latency_runtime import measured_speed, training_speed
 
     lines, total = [f"{'run':<24} {'phase':<28} {'TMACs':>8} {'hours':>7}"], 0.0
     speeds: dict[str, tuple[float, float]] = {}  # each measured once, which takes seconds
-    for run in runs:
+    for run in left:
         config, speed = config_of(run, study), (1.0, 1.0)
         if isinstance(config, SearchRun):
             works, kind = forecast(config, study.images), config.space.family
@@ -310,22 +392,25 @@ def hours(study: Study, runs: Iterable[StudyRun], out: Path) -> str:
             speed = speeds[kind] = speeds.get(kind) or training_speed(config)
         else:
             works = [Phase("network not known before")]
-        done = "  done" if (out / run.name / "result.json").exists() else ""
         for work in works:
             seconds, amount = work.seconds(*speed), work.work / 1e12
             total += seconds
-            lines.append(f"{run.name:<24} {work.name:<28} {amount:>8.1f} {seconds / 3600:>7.2f}{done}")
+            lines.append(f"{run.name:<24} {work.name:<28} {amount:>8.1f} {seconds / 3600:>7.2f}")
     measured = ", ".join(f"{f}: {a / 1e9:.1f} and {b / 1e9:.1f}" for f, (a, b) in speeds.items())
-    return "\n".join([*lines, f"{total / 3600:.1f} hours of one core; GMAC/s in training and scoring: {measured}"])
+    if speeds:
+        lines.append(f"GMAC/s in training and scoring: {measured}")
+    done = len(runs) - len(left)
+    return "\n".join([*lines, f"{done} of {len(runs)} runs are done; {total / 3600:.1f} hours of one core are left"])
 
 
 def config_of(run: StudyRun, study: Study) -> SearchRun | TrainRun:
     """The config behind a command; where a run's supernet is searched again, its first space stands for its last."""
     verb, name, *rest = shlex.split(run.command)
-    settings = [rest[i + 1] for i, word in enumerate(rest) if word == "--set"]
+    settings = [setting for word, setting in zip(rest, rest[1:], strict=False) if word == "--set"]
     if name == "--from":
         (source,) = (config_of(other, study) for other in study.runs if (other.name,) == run.needs)
-        assert isinstance(source, SearchRun)  # of others `search --from` takes nothing
+        if not isinstance(source, SearchRun):
+            raise ValueError(f"run {run.name!r} searches the supernet of {run.needs[0]!r}, which is no search.")
         # any folder: that of the other run may not be there yet
         found = replace(source, supernet_weights=".", space_search=SpaceSearch(method="none"), hierarchy="none")
         return overridden(found, settings)

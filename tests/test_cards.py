@@ -138,7 +138,7 @@ PROVENANCE = {
     "data": {"name": "digits", "fingerprint": "abc", "license": "cc-by-4.0"},
     "versions": {"s3zoo": "0.1.0", "torch": "2.15.0"},
     "commit": None,
-    "cost": {"elapsed_seconds": 3723.4, "device": "cpu", "threads": 1, "processes": 1, "subnets_scored": 1234},
+    "cost": {"seconds": 3723.4, "device": "cpu", "threads": 1, "processes": 1, "subnets_scored": 1234},
     "metrics": [
         {"split": "test", "value": 97.5, "low": 95.3, "high": 98.7, "images": 360},
         {"split": "held-out", "value": 96.0, "low": None, "high": None, "images": 300},
@@ -184,6 +184,13 @@ def test_the_card_of_a_search(folder: Path, monkeypatch, capsys) -> None:
     exec(code(text)[0], space := {})
     assert space["output"].shape == (1, 10)
     assert "s3zoo export FOLDER --to timm" in text and "import timm" in code(text)[1]
+
+
+def test_the_card_tells_what_a_winner_was_trained_on(folder: Path) -> None:
+    config = load_model_config(folder)
+    assert "Trained on" not in cards.render(config)
+    config["s3zoo"]["provenance"]["use_held_out"] = True
+    assert "| Trained on | the held-out images, too |" in cards.render(config)
 
 
 def test_the_card_tells_all_that_changed_between_spaces(folder: Path) -> None:

@@ -20,7 +20,7 @@ import pytest
 import torch
 from test_search import quick, search, toy
 
-from s3zoo import scored
+from s3zoo import cli, scored
 from s3zoo.arch import Arch
 from s3zoo.drawing import mean_and_spread, svg
 from s3zoo.search.budget import Pricer
@@ -122,6 +122,18 @@ def test_what_a_step_gains_and_where_it_would_have_led(found: Any) -> None:
     assert width > depth and f"| s4_vit-1 | space2 | depth {depth:+.2f}, embed_dim {width:+.2f}, " in text
     moved = "depth [1, 2, 3] to [2, 3, 4]; embed_dim [32, 40, 48] to [24, 32, 40] |"
     assert len(re.findall(rf"\| s4_vit-0 \| space1 \| .*{re.escape(moved)}", text)) == 2
+
+
+def test_moves_are_replayed_by_the_command_that_the_page_names(found: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without the name of its config, which stands in the run's folder."""
+    words = ["search", "--replay", "--out", str(found.folder / "s4_vit-1"), "--set", "space_search.slope_unit=step"]
+    assert cli.main(words) == 0
+    lines = [line.replace("->", "to").split(": ", 1) for line in capsys.readouterr().out.splitlines()]
+    text = (ROOT / "docs/cifar10.md").read_text()
+    assert len(lines) == 3
+    assert all(re.search(rf"\| s4_vit-1 \| {space} \| .* \| {re.escape(move)} \|", text) for space, move in lines)
+    assert cli.main([*words[:3], str(found.folder / "swin-0")]) == 2
+    assert "no search" in capsys.readouterr().err
 
 
 def test_the_difference_at_equal_macs_that_the_page_tells(found: Any) -> None:

@@ -161,7 +161,7 @@ def test_time_left(tmp_path: Path, capsys: Any) -> None:
         now[0] = 30.72
     log = Log(None)
     again = Course(tmp_path, to_dict(toy()), 128, log, clock=lambda: now[0])
-    assert again.seconds == {"space0: supernet": 30.72}
+    assert again.clock.seconds == {"space0: supernet": 30.72}
     with again.phase("space0: scores"):
         again.part(1, 4)
         now[0] += 5

@@ -1,8 +1,10 @@
 """A queue of runs: order, interruption, what is kept, what is listed."""
 
+import itertools
 import json
 import lzma
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,11 +22,39 @@ from s3zoo.search.budget import Pricer
 from s3zoo.search.config import Controls
 from s3zoo.search.forecast import forecast, training_forecast
 from s3zoo.search.latency_runtime import training_speed
-from s3zoo.study import Study, StudyRun, _at_low_priority, _chosen, config_of, hours, starts
+from s3zoo.study import Study, StudyRun, _at_low_priority, _check_data, _chosen, config_of, hours, last_line, starts
 from s3zoo.training.config import TrainRun
 from s3zoo.training.registry import load_config, names
 
 A, B, C = StudyRun("a", "search x"), StudyRun("b", "train y --model {a}/model"), StudyRun("c", "search z")
+
+
+def finish(out: Path, *names: str) -> None:
+    """What runs that are done look like from outside."""
+    for name in names:
+        (out / name / "model").mkdir(parents=True)
+        (out / name / "model" / "config.json").write_text(json.dumps({"of": name}))
+        (out / name / "result.json").write_text(json.dumps({"name": name}))
+
+
+def queue(folder: Path, **commands: str) -> list[str]:
+    """The words for a study of these runs."""
+    runs = "".join(f"StudyRun({name!r}, {command!r}), " for name, command in commands.items())
+    text = f"from s3zoo.study import Study, StudyRun\nconfig = Study('queue', ({runs}), 1)\n"
+    (folder / "queue.py").write_text(text)
+    return ["study", str(folder / "queue.py"), "--out", str(folder / "out")]
+
+
+def refused(words: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """The sentence with which a command is refused, which changes no file."""
+
+    def files() -> dict[Path, bytes | None]:
+        return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+    before = files()
+    assert cli.main(words) == 2 and files() == before
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
 
 
 def test_a_run_names_what_it_reads() -> None:
@@ -43,8 +73,10 @@ def test_a_study_that_cannot_be_worked_through_is_refused(runs: tuple[StudyRun, 
 def test_only_takes_what_is_needed_too() -> None:
     study = Study("s", (A, B, C), 1)
     assert _chosen(study, ["b"]) == [A, B] and _chosen(study, ["c"]) == [C] and _chosen(study, None) == [A, B, C]
-    with pytest.raises(ValueError, match="no run 'e'; its runs are a, b, c"):
-        _chosen(study, ["e"])
+    runs = tuple(StudyRun(f"{method}-{seed}", "train x") for method in ("s3", "vit_random") for seed in range(9))
+    with pytest.raises(ValueError, match="no run 'e'; .*s3, vit_random.$") as error:
+        _chosen(Study("s", runs, 1), ["e"])
+    assert "s3-0" not in str(error.value)
     with pytest.raises(ValueError, match="no run 'long-9'; did you mean 'long-0'"):
         _chosen(Study("s", (A, StudyRun("long-0", "train x")), 1), ["long-9"])
 
@@ -95,6 +127,20 @@ def test_a_speed_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert hours(Study("s", runs, 1000), runs, tmp_path).count("20 epochs") == 2 and len(seen) == 1
 
 
+def test_the_hours_are_those_that_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(latency_runtime, "training_speed", lambda run: seen.append(run.name) or (1e9, 2e9))
+    configs = ("cifar10_deit_micro", "cifar10_swin_micro", "cifar10_swin_micro")
+    runs = tuple(StudyRun(f"a-{seed}", f"train {config}") for seed, config in enumerate(configs))
+    finish(tmp_path, "a-0", "a-1")
+    lines = hours(Study("s", runs, 45_000), runs, tmp_path).splitlines()
+    assert seen == ["cifar10_swin_micro"] and sum("20 epochs" in line for line in lines) == 1
+    # 20 epochs of 45,000 images, three times 5,696,208 MACs each, at 1e9 a second
+    assert any(line.startswith("a-2 ") for line in lines) and "2 of 3 " in lines[-1] and " 4.3 hours" in lines[-1]
+    finish(tmp_path, "a-2")
+    assert len(hours(Study("s", runs, 45_000), runs, tmp_path).splitlines()) == len(seen) == 1
+
+
 def test_a_killed_queue_goes_on_and_lists_every_start(tmp_path: Path) -> None:
     (tmp_path / "tiny.py").write_text(
         "from dataclasses import replace\nfrom toy_search import config as toy\n"
@@ -130,6 +176,95 @@ def test_a_killed_queue_goes_on_and_lists_every_start(tmp_path: Path) -> None:
     assert cli.main(["study", str(tmp_path / "queue.py"), "--out", str(out)]) == 0  # nothing is left to do
 
 
+@pytest.mark.parametrize("command", ["search cifar10_s3_2core", "train cifar10_swin_micro"])
+def test_images_that_are_not_there_are_told_before_a_run_begins(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = queue(tmp_path, a=command)
+    assert "--data" in refused(words, tmp_path, capsys)
+    assert "'/nope'" in refused([*words, "--data", "/nope"], tmp_path, capsys)
+    assert str(tmp_path) in refused([*words, "--data", str(tmp_path)], tmp_path, capsys)  # neither train nor test
+    (tmp_path / "train").mkdir()
+    assert "'test'" in refused([*words, "--data", str(tmp_path)], tmp_path, capsys)
+    (tmp_path / "val").mkdir()
+    study = Study("s", (StudyRun("a", command),), 1)
+    _check_data(study, study.runs, str(tmp_path))
+
+
+def test_images_that_a_command_finds_by_itself_are_not_asked_for() -> None:
+    commands = "search digits", "train digits", "train {a}/model --data digits", "search cifar10_s3_2core --data here"
+    runs = tuple(StudyRun(name, command) for name, command in zip("abcd", commands, strict=True))
+    again = StudyRun("e", "search --from {d}")
+    _check_data(Study("s", (*runs, again), 1), (*runs, again), None)
+    with pytest.raises(ValueError, match="'/nope'"):
+        _check_data(Study("s", runs, 1), runs[2:3], "/nope")
+
+
+def test_a_run_that_fails_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = queue(tmp_path, a="train digits --epochs many")
+    assert cli.main(words) == 1
+    log = tmp_path / "out" / "a.log"
+    assert "'many'" in log.read_text().splitlines()[-1]
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "ended with code 2" in line)
+    assert log.read_text().splitlines()[-1] in line and str(log) in line
+
+
+@pytest.mark.parametrize(
+    "log, line", [(b"one\n\ntwo \n \n", "two"), (b"\xff" * 10**5 + b"\nlast\r\n", "last"), (b"a\rb\x1b", "b\\x1b")]
+)
+def test_the_last_line_of_a_log(tmp_path: Path, log: bytes, line: str) -> None:
+    (tmp_path / "log").write_bytes(log)
+    assert last_line(tmp_path / "log") == line
+    (tmp_path / "log").write_bytes(b"")
+    assert last_line(tmp_path / "log")
+
+
+def test_runs_that_are_done_are_kept_at_the_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words, out, kept = queue(tmp_path, a="search digits", b="search digits"), tmp_path / "out", tmp_path / "kept"
+    finish(out, "a", "b")
+    finish(kept, "b")
+    (kept / "b" / "result.json").write_text("{}")
+    for _ in range(2):
+        assert cli.main([*words, "--keep", str(kept)]) == 0
+        assert len(capsys.readouterr().out.splitlines()) == 1  # nothing is left to do
+        for path in ("a/result.json", "a/model/config.json", "b/result.json"):
+            assert (kept / path).read_bytes() == (out / path).read_bytes()
+        (kept / "a" / "model" / "config.json").write_bytes((out / "a" / "model" / "config.json").read_bytes())
+    (kept / "a" / "model" / "config.json").write_text("{}")  # what is there whole is not copied again
+    assert cli.main([*words, "--keep", str(kept)]) == 0
+    assert (kept / "a" / "model" / "config.json").read_text() == "{}"
+
+
+def test_a_copy_that_was_cut_short_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words, copy = queue(tmp_path, a="search digits"), shutil.copyfile
+    finish(tmp_path / "out", "a")
+    with monkeypatch.context() as patch, pytest.raises(KeyError):
+        patch.setattr(shutil, "copyfile", lambda one, two: {"result.json": copy}[Path(one).name](one, two))
+        cli.main([*words, "--keep", str(tmp_path / "kept")])
+    assert cli.main([*words, "--keep", str(tmp_path / "kept")]) == 0
+    assert (tmp_path / "kept" / "a" / "model" / "config.json").exists()
+
+
+@pytest.mark.parametrize("place", ["out", "out/a", "out/new", "kept/../out/x"])
+def test_what_is_kept_lies_elsewhere(place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = queue(tmp_path, a="search digits")
+    finish(tmp_path / "out", "a")
+    (tmp_path / "kept").mkdir()
+    assert place in refused([*words, "--keep", str(tmp_path / place)], tmp_path, capsys)
+
+
+def test_one_thing_is_asked_for_at_a_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = queue(tmp_path, a="search digits")
+    options = ("--summary",), ("--table", str(tmp_path / "table.jsonl.xz")), ("--dry-run",), ("--list",)
+    for one, two in itertools.combinations(options, 2):
+        with pytest.raises(SystemExit) as error:
+            cli.main([*words, *one, *two])
+        assert error.value.code == 2 and not list(tmp_path.glob("*.xz"))
+    for option in options[:2]:  # where no run is finished
+        capsys.readouterr()
+        assert "out" in refused([*words, *option], tmp_path, capsys)
+
+
 def test_a_start_whose_end_nobody_saw_is_listed(tmp_path: Path) -> None:
     """As when the machine is shut down: the entry at its begin is all there is."""
     begun = {"name": "a-0", "command": "search x", "begun": 10}
@@ -154,7 +289,7 @@ def test_runs_give_way_to_everything_else() -> None:
 
 def test_the_table_of_a_recorded_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with tarfile.open(Path(__file__).parent / "golden" / "digits_run.tar.xz") as recorded:
-        recorded.extractall(tmp_path, filter="data")
+        recorded.extractall(tmp_path / "digits-0", filter="data")
     (run,) = [path.parent for path in tmp_path.glob("**/run.json")]
     (tmp_path / "queue.py").write_text(
         "from s3zoo.study import Study, StudyRun\n"
@@ -163,6 +298,8 @@ def test_the_table_of_a_recorded_search(tmp_path: Path, capsys: pytest.CaptureFi
     path = tmp_path / "table.jsonl.xz"
     command = ["study", str(tmp_path / "queue.py"), "--out", str(run.parent), "--table", str(path)]
     assert cli.main(command) == 0
+    capsys.readouterr()
+    assert cli.main(command) == 0  # over the table
     networks = scored.load(path)
     assert f"{len(networks):,} networks of 1 finished searches" in capsys.readouterr().out
     price = Pricer(img_size=8, in_chans=1, num_classes=10)
@@ -174,6 +311,21 @@ def test_the_table_of_a_recorded_search(tmp_path: Path, capsys: pytest.CaptureFi
     assert winner.test == result["winners"][0]["test"]["top1"]
     inherited = [json.loads(line)["accuracy"] for line in (run / "space0" / "scores.jsonl").read_text().splitlines()]
     assert inherited and set(inherited) <= {each.accuracy for each in networks if each.space == "digits"}
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["a/result.json", "a/new.xz", "a/../later/new.xz", "later", "later.log", "study.jsonl", "notes.txt", "linked"],
+)
+def test_a_table_takes_the_place_of_a_table_alone(
+    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words, out = queue(tmp_path, a="search digits", later="search digits"), tmp_path / "out"
+    finish(out, "a")
+    (out / "notes.txt").write_text("mine")
+    shutil.copyfile(scored.BUNDLED / "cifar10.jsonl.xz", out / "notes.txt.jsonl.xz")
+    (out / "linked").symlink_to(out / "a" / "result.json")
+    assert place in refused([*words, "--table", str(out / place)], tmp_path, capsys)
 
 
 def test_what_came_out_as_computed_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from s3zoo.files import write_json
-from s3zoo.search.course import read_clock
+from s3zoo.training.clock import Clock, read_clock, seconds_of
 from s3zoo.training.log import Log
 from s3zoo.training.trackers import VARIABLE
 
@@ -157,3 +157,21 @@ def test_a_changed_clock_is_one_sentence(tmp_path: Path, phases: str) -> None:
     with pytest.raises(ValueError, match="clock.json") as error:
         read_clock(tmp_path / "clock.json")
     assert "\n" not in str(error.value)
+
+
+def test_a_clock_that_is_killed_loses_seconds_not_minutes(tmp_path: Path) -> None:
+    assert seconds_of(tmp_path) is None
+    now = [100.0]
+    with pytest.raises(KeyboardInterrupt), Clock(tmp_path, now=lambda: now[0]).phase("train"):
+        for _ in range(5):
+            now[0] += 15
+            Clock(tmp_path, write=False, now=lambda: now[0]).save()  # of another rank
+        raise KeyboardInterrupt
+    assert seconds_of(tmp_path) == 75
+    killed = Clock(tmp_path, now=lambda: now[0])
+    phase = killed.phase("test")
+    phase.__enter__()
+    for _ in range(5):
+        now[0] += 15
+        killed.tick()
+    assert seconds_of(tmp_path) == 75 + 60

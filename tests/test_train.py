@@ -248,6 +248,15 @@ def test_the_model_is_a_folder_of_timm(toy, tmp_path):
     assert code == 0 and "finished" in said
 
 
+def test_the_cost_is_the_work_of_all_processes(tmp_path):
+    """Whenever they worked, and wherever the folder was taken in between."""
+    (tmp_path / "clock.json").write_text('{"phases": [{"name": "train", "seconds": 1000}]}')
+    begun = time.monotonic()
+    train(config, tmp_path)
+    seconds = json.loads((tmp_path / "model/config.json").read_text())["s3zoo"]["provenance"]["cost"]["seconds"]
+    assert 1000.1 < seconds < 1000.1 + time.monotonic() - begun
+
+
 def test_killed_at_any_step_it_ends_with_the_same_bits(toy, tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, ROOT / "tools/train.py", ROOT / "tests/toy_train.py", "--out", tmp_path]

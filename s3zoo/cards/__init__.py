@@ -221,7 +221,9 @@ def _origin(facts: Facts) -> list[tuple[str, str]]:
     p = facts.provenance
     spent = p.get("cost") or {}
     cost = []
-    if "elapsed_seconds" in spent:
+    if "seconds" in spent:
+        cost.append(f"{_duration(spent['seconds'])} of work, without pauses")
+    elif "elapsed_seconds" in spent:  # as earlier versions kept it, by the times of files
         cost.append(f"{_duration(spent['elapsed_seconds'])} wall-clock time, pauses included")
     cost += [f"{spent['subnets_scored']:,} subnets scored"] if spent.get("subnets_scored") else []
     cost += [f"on {spent['device']}"] if spent.get("device") else []
@@ -234,6 +236,7 @@ def _origin(facts: Facts) -> list[tuple[str, str]]:
         "Budget": p.get("budget"),
         "Initial space": p.get("space"),
         "Finish": p.get("final"),
+        "Trained on": "the held-out images, too" if p.get("use_held_out") else "",
         "Mode": p.get("mode"),
         "Initialised from": _base(p.get("base")),
         "Teacher": _teacher(p.get("teacher")),

@@ -66,7 +66,8 @@ _CFG_FIELDS: dict[str, Any] = {
 _FILE: Fields = {"file": str, "sha256": str}
 _PROVENANCE: Fields = {
     "kind?": str, "command?": str | None, "data?": str | dict[str, str | None], "versions?": dict[str, str],
-    "cost?": {"elapsed_seconds?": COST, "subnets_scored?": COUNT}, "latency?": LATENCY, "supernet?": _FILE,
+    "cost?": {"seconds?": COST, "elapsed_seconds?": COST, "subnets_scored?": COUNT}, "latency?": LATENCY,
+    "supernet?": _FILE,
     "trajectory?": [{"size?": float, "params?": [COST], "macs?": [COST], "choices?": dict}],
     "controls?": [
         {"control": str, "test": TEST, "params": COST, "macs": COST, "latency?": COST, "command?": str | None}

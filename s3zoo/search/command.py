@@ -78,7 +78,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument(
         "--replay", action="store_true",
-        help="show where each space of a finished run would have moved with these settings, from its recorded scores",
+        help="show where each space of the run in --out would have moved with other settings, by its recorded scores",
     )  # fmt: skip
     parser.add_argument("--no-report", action="store_true", help="write no report at the end; see `s3zoo report`")
     parser.add_argument("--dry-run", action="store_true", help="show what would be done; a config needs no data")
@@ -217,7 +217,9 @@ def report(runs: list[Path], folder: Path) -> str:
 
 
 def _config(arguments: argparse.Namespace) -> SearchRun:
-    """The config that is named, or that of a finished run's supernet."""
+    """The config that is named, or that of a finished run's supernet, or of the run whose moves are replayed."""
+    if arguments.replay and not (arguments.config or arguments.source) and arguments.out:
+        return SearchRun.read(arguments.out / "run.json")[0]
     if arguments.source is None:
         return load_config(arguments.config or DEFAULT, SearchRun, "search")
     if arguments.config is not None:

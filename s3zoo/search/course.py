@@ -1,12 +1,4 @@
-"""The course of a run: how long each of its phases took, and how much time is left.
-
-Seconds are kept in `clock.json` of the run's folder, the one file that differs between two runs with the same bits:
-
-    {"phases": [{"name": "space0: supernet", "seconds": 41.2}, …], "latency": {"0": 1.83}, "slower": {"0": 1.02}}
-
-`latency` has the measured milliseconds of each budget's winner, where a budget promises some, and `slower` how many
-times as slow as for the promise the machine was then.
-"""
+"""The course of a run: where it stands among its phases, and how much time is left."""
 
 from __future__ import annotations
 
@@ -16,20 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from s3zoo.checks import COST, COST_IF_ANY, Fields
 from s3zoo.drawing import duration
-from s3zoo.files import read_json, write_json
 from s3zoo.search.forecast import PASSES, Macs, Phase, planned
+from s3zoo.training.clock import Clock
 from s3zoo.training.config import to_dict
-
-EVERY = 20.0  # seconds between two savings of the clock: a kill loses no more
-
-
-def read_clock(path: Path) -> dict[str, Any]:
-    """What `clock.json` of a run holds; a sentence if that is something else."""
-    numbers: Fields = {"latency?": {"*": COST}, "slower?": {"*": COST_IF_ANY}}
-    fields: Fields = {"phases": [{"name": str, "seconds": COST}], **numbers}
-    return read_json(path, fields, remedy="remove it, and the search's own command goes on")
 
 
 class Course:
@@ -40,16 +22,10 @@ class Course:
         self, folder: Path, config: Mapping[str, Any], train_images: int, log: Any, *, write: bool = True,
         run: str = "", clock: Callable[[], float] = time.monotonic, macs: Macs = PASSES,
     ) -> None:  # fmt: skip
-        self._path, self._config, self._images = folder / "clock.json", config, train_images
-        self._log, self._write, self._run, self._clock = log, write, run, clock
+        self.clock = Clock(folder, write=write, run=run, now=clock)
+        self._config, self._images, self._log = config, train_images, log
         self._known: dict[str, Any] = {"macs": macs}
-        kept = read_clock(self._path) if write and self._path.exists() else {"phases": []}
-        self.seconds: dict[str, float] = {row["name"]: row["seconds"] for row in kept["phases"]}
-        self.latency: dict[str, float] = kept.get("latency", {})
-        self.slower: dict[str, float | None] = kept.get("slower", {})
         self.best: float | None = None  # accuracy in percent
-        self._now: str = ""
-        self._begun = self._saved = self._before = 0.0
         self._share = self._earlier = 0.0  # of the phase that is done, and that earlier processes did
         self._part = self._parts = 0  # the number of the part under way, and how many there are (0: it is whole)
 
@@ -73,20 +49,17 @@ class Course:
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Around the work of a phase."""
-        self._now, self._before = name, self.seconds.get(name, 0.0)
-        self._begun = self._saved = self._clock()
         self._share = self._earlier = 0.0
         self._part, self._parts = 0, 0
         needed = self.needed(name)
-        told = [*([] if needed is None else [f"run: about {duration(needed)} left"]), *self._told_best()]
-        self._log.say(f"{self.heading}: {name}" + (f" ({', '.join(told)})" if told else ""))
-        self._log.course = self
-        try:
-            yield
-        finally:
-            self._log.course = None
-            self._save()
-            self._now = ""
+        with self.clock.phase(name):
+            told = [*([] if needed is None else [f"run: about {duration(needed)} left"]), *self._told_best()]
+            self._log.say(f"{self.heading}: {name}" + (f" ({', '.join(told)})" if told else ""))
+            self._log.course = self
+            try:
+                yield
+            finally:
+                self._log.course = None
 
     def part(self, number: int, of: int) -> None:
         """The phase consists of so many equal parts, and this one (from 0) begins."""
@@ -102,21 +75,12 @@ class Course:
     def meter(self, share: float) -> None:
         """So much of the part is done, from 0 to 1."""
         self._share = max(self._share, (self._part + share) / max(1, self._parts))
-        if self._clock() - self._saved >= EVERY:
-            self._save()
+        self.clock.tick()
 
     def measured(self, budget: int, milliseconds: float, slower: float | None) -> None:
         """The latency of a budget's winner."""
-        self.latency[str(budget)], self.slower[str(budget)] = milliseconds, slower
-        self._save()
-
-    def _save(self) -> None:
-        self._saved = self._clock()
-        if self._now:
-            self.seconds[self._now] = round(self._before + self._saved - self._begun, 3)
-        if self._write:
-            rows = [{"name": name, "seconds": seconds} for name, seconds in self.seconds.items()]
-            write_json(self._path, {"run": self._run, "phases": rows, "latency": self.latency, "slower": self.slower})
+        self.clock.latency[str(budget)], self.clock.slower[str(budget)] = milliseconds, slower
+        self.clock.save()
 
     # What is told
 
@@ -124,7 +88,7 @@ class Course:
     def heading(self) -> str:
         """For example "phase 3 of 9"."""
         names = [phase.name for phase in self.phases]
-        number = names.index(self._now) + 1 if self._now in names else len(names)
+        number = names.index(self.clock.name) + 1 if self.clock.name in names else len(names)
         return f"phase {number} of {len(names)}"
 
     def told(self) -> str:
@@ -142,13 +106,13 @@ class Course:
         done = self._share - self._earlier
         if done <= 0:
             return None
-        return (self._clock() - self._begun) * (1 - self._share) / done
+        return self.clock.spent * (1 - self._share) / done
 
     def rest(self) -> float | None:
         """Seconds of the phases after this one, by how long those took that are over; None before one has been."""
-        taken, coming = self._divided(self._now)
+        taken, coming = self._divided(self.clock.name)
         if coming and (left := self.left()) is not None:
-            taken[coming[0]] = self._before + self._clock() - self._begun + left
+            taken[coming[0]] = self.clock.before + self.clock.spent + left
         return _expected(coming[1:], taken)
 
     def needed(self, name: str) -> float | None:
@@ -159,8 +123,9 @@ class Course:
     def _divided(self, name: str) -> tuple[dict[Phase, float], list[Phase]]:
         """The seconds of the phases before this one, as far as they were timed, and the phases from it on."""
         phases = self.phases
+        seconds = self.clock.seconds
         at = next((i for i, phase in enumerate(phases) if phase.name == name), len(phases))
-        return {phase: self.seconds[phase.name] for phase in phases[:at] if phase.name in self.seconds}, phases[at:]
+        return {phase: seconds[phase.name] for phase in phases[:at] if phase.name in seconds}, phases[at:]
 
 
 def _expected(phases: Iterable[Phase], taken: Mapping[Phase, float]) -> float | None:

@@ -62,7 +62,7 @@ def measure_winner(context: Context, budget: int, arch: Arch | None) -> dict[str
     """How long a network takes whose latency is promised, and where; on another device than the table's it is not
     measured. What was measured once is kept in clock.json. The promise is its time as a whole when it was chosen, or
     the table's prediction if it was not timed then."""
-    table, known = context.latency, context.course.latency
+    table, known = context.latency, context.course.clock.latency
     if table is None or arch is None:
         return {}
     if context.ranks.first and str(budget) not in known:
@@ -70,7 +70,7 @@ def measure_winner(context: Context, budget: int, arch: Arch | None) -> dict[str
             context.course.measured(budget, *timing)
     setting = table.setting
     where = {key: getattr(setting, key) for key in ("device", "device_name", "threads", "batch_size", "runtime")}
-    measured, slower = context.ranks.from_first((known.get(str(budget)), context.course.slower.get(str(budget))))
+    measured, slower = context.ranks.from_first((known.get(str(budget)), context.course.clock.slower.get(str(budget))))
     promised = _timed(_timings(context)).get(arch, context.pricer(arch)["latency"])
     check = {"promised": promised, "measured": measured, "slower": slower}
     return {"latency_check": check | {"others": table.others, **where}}

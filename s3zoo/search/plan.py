@@ -540,7 +540,7 @@ class Pace:
         self, run: SearchRun, folder: Path, course: Course, images: int, ranks: Ranks, log: Log, name: str
     ) -> None:
         self.run, self.course, self.images, self.ranks, self.log = run, course, images, ranks, log
-        self._begun, self._before = time.monotonic(), sum(course.seconds.values())
+        self._begun, self._before = time.monotonic(), sum(course.clock.seconds.values())
         path = folder / "hours.jsonl" if run.hours else None
         self._kept = ranks.rank0_first(lambda: Records(path, check=check_hours, write=ranks.first, run=name))
 

@@ -89,7 +89,8 @@ class FinishedRun:
         steps = checkpoint.steps(self.place / "supernet")
         if not steps:
             raise ValueError(
-                f"{str(folder)!r} has no supernet of its own: it was given one, or its checkpoints were removed."
+                f"{str(folder)!r} has no supernet of its own: it was given one, or its checkpoints were removed; give"
+                " a run that has one, or do this run again in another folder."
             )
         self.weights = steps[-1] / "tensors.safetensors"
 

@@ -319,6 +319,7 @@ def _export(
     metrics = {"test": row["test"]}
     if best.accuracy is not None:
         metrics["held-out"] = {"top1": best.accuracy, "images": context.data.search_size}
+    context.course.clock.save()
     record = provenance("search", run, context.folder, context.ranks, metrics=metrics)
     record |= {"space": run.space.name, "budget": row["budget"], "final": run.final.mode}
     if run.final.use_held_out:

@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from s3zoo.drawing import duration
 from s3zoo.files import disk_full_as_user_error, shown
+from s3zoo.training.clock import Clock
 from s3zoo.training.trackers import Tracker, chosen
 
 _PLAIN_SECONDS = 20.0  # between progress lines where there is no terminal
@@ -47,6 +48,8 @@ class Progress:
         course = self._log.course
         if course is not None and self._total:
             course.meter(done / self._total)
+        if self._log.clock is not None:
+            self._log.clock.tick()
         if self._quiet:
             return
         numbers = " ".join(f"{k} {v:.4g}" for k, v in values.items())
@@ -76,6 +79,7 @@ class Log:
     def __init__(self, folder: Path | None, *, speaks: bool = True, tracks: bool = True) -> None:
         self._folder, self._speaks = folder, speaks
         self.course: Course | None = None
+        self.clock: Clock | None = None  # of work without a course
         self._progress: Progress | None = None
         self._to_open = chosen() if tracks and folder is not None and speaks else {}
         self._trackers: dict[str, Tracker] = {}

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import torch
 
 from s3zoo.files import read_json
 from s3zoo.space import SPACES, Space
+from s3zoo.training.clock import seconds_of
 from s3zoo.training.config import Data, Run, difference, load_config, to_dict
 from s3zoo.training.distributed import Ranks
 
@@ -35,9 +35,8 @@ def provenance(
         kind: the subcommand, "search" or "train"; also the folder of its configs.
         metrics: by split, what was measured on it: top1, images, and where it is an estimate low and high.
     """
-    begun = folder / "run.json"
-    written = read_json(begun, {"data": str, "versions": dict})
-    dataset = data_name(run.data)
+    written = read_json(folder / "run.json", {"data": str, "versions": dict})
+    dataset, seconds = data_name(run.data), seconds_of(folder)
     again = command(kind, run)
     return {
         "kind": kind,
@@ -49,20 +48,13 @@ def provenance(
         "versions": written["versions"],
         "commit": written.get("commit"),
         "cost": {
-            "elapsed_seconds": round(_last_work(folder) - begun.stat().st_mtime, 1),
+            **({} if seconds is None else {"seconds": round(seconds, 1)}),
             "device": torch.cuda.get_device_name(ranks.device) if ranks.device.type == "cuda" else ranks.device.type,
             "threads": run.threads,
             "processes": ranks.world,
         },
         "metrics": [measured(dataset, split, values) for split, values in metrics.items()],
     }
-
-
-def _last_work(folder: Path) -> float:
-    """When the run last wrote a checkpoint or a score; pauses of an interrupted run before that count as time spent."""
-    kept = [p for p in folder.glob("*/**/*") if p.suffix in (".jsonl", ".safetensors")]
-    work = [p.stat().st_mtime for p in kept if not p.relative_to(folder).parts[0].startswith("model")]
-    return max(work, default=time.time())
 
 
 def measured(dataset: str, split: str, values: Mapping[str, float]) -> dict[str, Any]:

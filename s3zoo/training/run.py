@@ -1,6 +1,7 @@
 """One network trained, finetuned, probed or distilled, in a folder that resumes.
 
     run.json        config as resolved, fingerprints of data, first weights and teacher; versions, commit
+    clock.json      how many seconds it took, without pauses
     train/          checkpoints and epochs.jsonl
     teacher/        where distil.cache is set: logits.npy, what the teacher said of every training image
     test.json       how many test images it gets right
@@ -25,6 +26,7 @@ from s3zoo.artefact import save_model
 from s3zoo.files import read_json, write_json
 from s3zoo.models.open import digest, model_with, open_model, reset_head, seen
 from s3zoo.training.accuracy import hits, resumable_accuracy
+from s3zoo.training.clock import Clock
 from s3zoo.training.config import Data, TrainRun
 from s3zoo.training.data import ImageData
 from s3zoo.training.distil import Student, Teacher
@@ -64,6 +66,7 @@ class Training:
             identity["teacher"] = self.teacher.identity
         self.name = check_folder(folder, self.run, **identity)
         claim_folder(folder, self.run, ranks, **identity)
+        self.clock = Clock(folder, write=ranks.first, run=self.name)
 
     def _first(self) -> tuple[Any, bool]:
         """The network before the first step; whether its classifier is new."""
@@ -109,6 +112,11 @@ class Training:
         if path.exists():
             self.log.say(f"This run is finished; its result is in {path}")
             return read_json(path, {"name": str, "seed": int})
+        self.log.clock = self.clock
+        with self.clock.phase("train"):
+            return self._train()
+
+    def _train(self) -> dict[str, Any]:
         run, model = self.run, self.model
         if self.teacher is not None and run.distil.cache:
             self.teacher.keep(self.data, self.folder / "teacher", self.ranks, self.log, self.stop)
@@ -159,6 +167,7 @@ class Training:
         self.ranks.wait()  # all have listed what they could not read
         result |= self.data.lost()
         if self.ranks.first:
+            self.clock.save()
             record = provenance("train", run, self.folder, self.ranks, metrics=dict(reversed(measured.items())))
             begun = read_json(self.folder / "run.json")
             record |= {"mode": run.mode}

@@ -103,7 +103,7 @@ READERS: dict[str, dict[str, list[str]]] = {
         "speed.json": ["zoo --throughput-file speed.json --family s3"],
         "train.py": ["train train.py --data data --out out", "train train.py --data data --dry-run", "config train.py"],
         "search.py": ["search search.py --data data --dry-run", "config search.py"],
-        "study.py": ["study study.py --out . --summary", "study study.py --out . --dry-run"],
+        "study.py": ["study study.py --out . --summary", "study study.py --out new --dry-run"],
     },
     "vqa": {
         "vqa/model": [
@@ -299,7 +299,7 @@ TOLD_FIELDS = [  # what a card tells of a network
     ("num_classes", GONE), ("num_classes", None), ("pretrained_cfg", GONE), ("pretrained_cfg.mean", None),
     ("pretrained_cfg.crop_pct", GONE), ("s3zoo.params", GONE), ("model_args.img_size", [8]),
     *((f"s3zoo.provenance.{key}", value) for key, value in (
-        ("kind", []), ("command", 3), ("data", 3), ("versions", 3), ("cost.elapsed_seconds", "x"), ("metrics", 3),
+        ("kind", []), ("command", 3), ("data", 3), ("versions", 3), ("cost.seconds", "x"), ("metrics", 3),
         ("metrics.0", {}), ("metrics.0.value", "x"), ("trajectory", [3]), ("controls", [{"control": "x"}]),
         ("latency", {"promised": 1}), ("teacher", "x"), ("supernet", {}))),
 ]  # fmt: skip

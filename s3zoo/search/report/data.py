@@ -23,13 +23,13 @@ from s3zoo.files import Check, Records, check_count, read_json
 from s3zoo.picture import genes
 from s3zoo.search.budget import Budget
 from s3zoo.search.config import SearchRun
-from s3zoo.search.course import read_clock
 from s3zoo.search.evolution import pareto
 from s3zoo.search.forecast import Phase, planned
 from s3zoo.search.records import AUDITED, GENERATION, REMEDY, WINNER, check_scored, numbered, read_result, read_space
 from s3zoo.search.s3 import et_error
 from s3zoo.search.space_search import Decision, resampled
 from s3zoo.space import Dim, Space, Value
+from s3zoo.training.clock import read_clock
 from s3zoo.training.config import flat, to_dict
 
 EPOCH: Fields = {"step": COUNT, "loss?": float, **dict.fromkeys(("smallest?", "largest?", "random?"), PERCENT)}

@@ -202,7 +202,8 @@ PANELS = (
     Panel(
         "space", "The space",
         "The choices of every dimension in each visited space (as S3's Fig. 2); dashed lines join the lowest and the"
-        " highest ones. Then what moved it, with standard errors: triangles point where a dimension went.",
+        " highest ones. Then what moved it, with standard errors: triangles point where a dimension went, hollow"
+        " marks have too few samples for an error.",
         (spaces.moving, spaces.slopes, spaces.coherence), lacking="No space has been visited yet.",
     ),
     Panel(
@@ -227,7 +228,8 @@ PANELS = (
     Panel(
         "sizes", "Accuracy and size",
         "Every scored network with the weights of its supernet, the Pareto front and the winner (as AutoFormer's"
-        " Fig. 7). Hollow grey points are estimates of racing; they are on no front.",
+        " Fig. 7). Hollow grey points are estimates of racing; they are on no front. Accuracies of several spaces are"
+        " those of several supernets.",
         (networks.sizes,), lacking="No network has been scored yet.",
     ),
     Panel(

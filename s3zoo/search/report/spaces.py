@@ -97,18 +97,21 @@ def slopes(groups: Sequence[Group]) -> Iterator[Drawn]:
                 continue
             s4 = decision.record["method"] == "s4"
             values = [row["z"] if s4 else row["slope"] for row in rows]
-            errors = [row["z_error" if s4 else "slope_error"] or 0.0 for row in rows]
+            errors = [row["z_error" if s4 else "slope_error"] for row in rows]
             scale = float(np.linalg.norm(values)) or 1.0 if s4 else 1.0
             figure, ax = drawing.figure(WIDE, 90 + 20 * len(rows))
             places = range(len(rows))
             for place, row, value, error in zip(places, rows, values, errors, strict=True):
-                ax.errorbar(value / scale, place, xerr=error / scale, color=colour("slate"), linewidth=1, capsize=2)
+                if error is not None:
+                    ax.errorbar(value / scale, place, xerr=error / scale, color=colour("slate"), linewidth=1, capsize=2)
                 shift = np.sign(sum(row["after"]) / len(row["after"]) - sum(row["before"]) / len(row["before"]))
                 sign = {1: "^", -1: "v", 0: "o"}[int(shift)]
-                (mark,) = ax.plot(value / scale, place, sign, color=colour("blue" if shift else "slate"), markersize=8)
+                face = {"markerfacecolor": "none"} if error is None else {}
+                shade = colour("blue" if shift else "slate")
+                (mark,) = ax.plot(value / scale, place, sign, color=shade, markersize=8, **face)
                 before, after = (", ".join(f"{c:g}" for c in row[key]) for key in ("before", "after"))
-                what = f"space{index}, {row['name']}\n{value:.3g} ± {error:.2g} points"
-                tag(mark, "point", f"{what}\n{before} → {after}")
+                known = "error not known" if error is None else f"± {error:.2g}"
+                tag(mark, "point", f"space{index}, {row['name']}\n{value:.3g} points, {known}\n{before} → {after}")
             ax.axvline(0, color=colour("edge"))
             if not s4:
                 settings = decision.record["options"]
