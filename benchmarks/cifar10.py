@@ -50,7 +50,7 @@ def main() -> None:
         pack(arguments.pack)
     with recorded() as found:
         publish(found, arguments.pack)
-        scored.save(found.networks(), TABLE)
+        scored.save(found.networks(), TABLE, found.spaces())
         write_text(TABLE_CARD, inserted(TABLE_CARD, counts(scored.load(TABLE))))
         drawn = {name: (label, figure) for name, label, figure in pictures(found)}
         for path in DOCS.glob("cifar10*.svg"):

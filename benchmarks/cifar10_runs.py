@@ -18,6 +18,7 @@ from s3zoo.files import Records, read_json, write_json
 from s3zoo.search.budget import Budget
 from s3zoo.search.published import FinishedRun
 from s3zoo.search.report import data
+from s3zoo.space import Space
 from s3zoo.study import Study, kept, method_of
 from s3zoo.training import checkpoint
 from s3zoo.training.registry import load_config
@@ -142,6 +143,9 @@ class Found(NamedTuple):
 
     def networks(self) -> list[scored.ScoredNetwork]:
         return scored.of_runs(run.folder for run in self.searches)
+
+    def spaces(self) -> dict[tuple[str, str], Space]:
+        return scored.spaces_of_runs(run.folder for run in self.searches)
 
 
 @contextmanager

@@ -122,7 +122,8 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.table:
         _check_table(arguments.table, study, out)
         done = _finished([run for run in runs if run.command.startswith("search ")], out, "search")
-        count = scored.save(scored.of_runs(out / run.name for run in done), arguments.table)
+        folders = [out / run.name for run in done]
+        count = scored.save(scored.of_runs(folders), arguments.table, scored.spaces_of_runs(folders))
         print(f"{count:,} networks of {len(done)} finished searches in {arguments.table}")
         return 0
     check_writable(out, "--out", folder=True)

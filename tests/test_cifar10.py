@@ -147,6 +147,20 @@ def test_the_difference_at_equal_macs_that_the_page_tells(found: Any) -> None:
     assert told in " ".join((ROOT / "docs/cifar10.md").read_text().split())
 
 
+def test_accuracies_and_differences_that_the_page_tells_were_measured(found: Any) -> None:
+    """Numbers with two decimals in its prose: they stand in its tables, or are the difference of two compared networks
+    of one seed. Those at equal MACs have a test of their own."""
+    prose, _, tables = (ROOT / "docs/cifar10.md").read_text().partition("## What was found")
+    prose = " ".join(prose.partition("## What it shows")[2].split())
+    prose = re.sub(r"at equal MACs is [^)]*\)", "", prose)
+    known = set(re.findall(r"(?<!\d)\d+\.\d\d(?!\d)", tables))
+    for pair in found.study.compared:
+        one, two = ({each.name.rpartition("-")[2]: each for each in found.methods.get(name, [])} for name in pair)
+        known |= {f"{abs(one[seed].test['top1'] - two[seed].test['top1']):.2f}" for seed in one.keys() & two.keys()}
+    told = re.findall(r"(?<!\d)\d+\.\d\d(?!\d)", prose)
+    assert len(told) > 50 and not [number for number in told if number not in known]
+
+
 def test_configs_expect_what_was_measured(found: Any) -> None:
     """Those that ran as they are, but for the seed."""
     told = 0
