@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from cifar10_figures import front, pictures
@@ -24,6 +24,7 @@ from cifar10_tables import page
 from s3zoo import drawing, hub, scored
 from s3zoo.cards import table
 from s3zoo.files import write_text
+from s3zoo.space import Space
 from s3zoo.study import method_of
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -51,7 +52,7 @@ def main() -> None:
     with recorded() as found:
         publish(found, arguments.pack)
         scored.save(found.networks(), TABLE, found.spaces())
-        write_text(TABLE_CARD, inserted(TABLE_CARD, counts(scored.load(TABLE))))
+        write_text(TABLE_CARD, inserted(TABLE_CARD, counts(scored.load(TABLE), scored.spaces(TABLE))))
         drawn = {name: (label, figure) for name, label, figure in pictures(found)}
         for path in DOCS.glob("cifar10*.svg"):
             path.unlink()
@@ -83,7 +84,7 @@ def beside(found: Found, run: str) -> list[Path]:
     return [found.folder / name for name in found.outcomes if method_of(name) in with_it and name != run]
 
 
-def counts(scores: Iterable[scored.ScoredNetwork]) -> str:
+def counts(scores: Iterable[scored.ScoredNetwork], spaces: Mapping[tuple[str, str], Space]) -> str:
     """What the table has, for its card."""
     groups: dict[tuple[str, str], list[scored.ScoredNetwork]] = {}
     for each in scores:
@@ -93,9 +94,11 @@ def counts(scores: Iterable[scored.ScoredNetwork]) -> str:
         full = [each.accuracy for each in some if each.full and each.accuracy is not None and not each.role]
         trained = ", ".join(f"{each.role} {each.test:.2f}" for each in some if each.role)
         span = f"{min(full):.2f} to {max(full):.2f}" if full else ""
-        rows.append((run, space, len([each for each in some if not each.role]), len(full), span, trained))
-    head = ("run", "space", "networks", "of these in full", "their accuracy (%)", "trained: test (%)")
-    return f"{sum(row[2] for row in rows):,} networks were scored.\n\n{table('', '', head, rows)}"
+        size = spaces[run, space].size()
+        amount = f"{size:,}" if size < 1e6 else f"{size:.1e}"
+        rows.append((run, space, amount, len([each for each in some if not each.role]), len(full), span, trained))
+    head = ("run", "space", "its networks", "scored", "of these in full", "their accuracy (%)", "trained: test (%)")
+    return f"{sum(row[3] for row in rows):,} networks were scored.\n\n{table('', '', head, rows)}"
 
 
 def inserted(path: Path, text: str) -> str:

@@ -194,9 +194,9 @@ def test_the_front_page_shows_every_method_and_design(drawing: Any, found: Any) 
 
 def test_the_table_has_every_network_of_the_recorded_searches(benchmark: Any, found: Any) -> None:
     networks = scored.load("cifar10")
-    assert networks == found.networks()
+    assert networks == found.networks() and scored.spaces("cifar10") == found.spaces()
     card = ROOT / "s3zoo/tables/README.md"
-    assert benchmark.inserted(card, benchmark.counts(networks)) == card.read_text()
+    assert benchmark.inserted(card, benchmark.counts(networks, found.spaces())) == card.read_text()
     scores = [json.loads(line) for line in (found.folder / "s3-0/space0/scores.jsonl").read_text().splitlines()]
     first = {each.arch.key: each for each in networks if (each.run, each.space) == ("s3-0", "cifar10_s3")}
     assert len(scores) == 120 and all(
