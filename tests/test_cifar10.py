@@ -354,7 +354,8 @@ def test_third_stages_of_trained_networks(found: Any) -> None:
     (arch,) = (row["arch"] for row in json.loads((found.folder / "s3_random-2/result.json").read_text())["winners"])
     assert len(arch["stages"][2]["blocks"]) == 7
     text = (ROOT / "docs/cifar10.md").read_text()
-    assert f"| 7 | {found.outcomes['s3_random-2'].test['top1']:.2f} | s3_random-2 |" in text
+    only = found.outcomes["s3_random-2"]
+    assert f"| 7 | {only.test['top1']:.2f} | {only.params / 1000:.0f}K | s3_random-2 |" in text
     listed = text.partition("| blocks | test top-1")[2].partition("\n\n")[0]
     assert "s3-0," in listed and "swin-2" in listed and "deit" not in listed and "swin_mini" not in listed
 
