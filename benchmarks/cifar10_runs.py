@@ -28,8 +28,7 @@ BEGUN = "begun"  # there: runs to go on with
 RANKED = ("inherited", "accuracy")  # of a network of a supernet: with its weights, and trained from scratch
 LABELS = {
     "s3": "S3", "s3_still": "S3, space stays", "s3_gentle": "S3, smaller steps", "swin": "Swin",
-    "s4_vit": "S4-ViT", "deit": "DeiT", "deit_mini": "DeiT of more MACs",
-    "autoformer": "AutoFormer", "autoformer_classical": "AutoFormer, classical sharing",
+    "s4_vit": "S4-ViT", "autoformer": "AutoFormer", "deit": "DeiT", "deit_mini": "DeiT of more MACs",
     "s4_vit_step": "S4-ViT, by steps, fewer MACs", "s4_vit_free": "S4-ViT without a limit",
     "s3_vit": "S3 in S4-ViT's space", "s3_vit_free": "S3 in S4-ViT's space, without a limit",
     "glit": "GLiT", "glit_global": "GLiT's, all heads global", "glit_conv2d": "GLiT, larger, trained longer",

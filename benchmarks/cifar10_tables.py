@@ -318,9 +318,4 @@ def started() -> str:
         if "seconds" in row:
             seconds, ended = f"{row['seconds']:,}", "finished" if row["done"] else "stopped"
         rows.append((row["name"], f"`s3zoo {row['command']}`", seconds, ended))
-    note = (
-        "Every process of the queue. Until 18 November 2026 a start was entered when it ended, so that one is missing:"
-        " by its clock `glit-0` worked for another 97 minutes on 17 November, until the machine stopped, and `s4_vit-0`"
-        " will have worked beside it."
-    )
-    return table("", textwrap.fill(note, 120), ("run", "command", "seconds", ""), rows)
+    return table("", "", ("run", "command", "seconds", ""), rows)

@@ -43,7 +43,8 @@ class ScoredNetwork:
     One that was trained is there once more, with its role. `origin` tells how a network came to be scored: "random"
     (drawn from the whole space), "random_within_limit" (drawn from what a search may choose, by random search or for
     the first generation of evolution), "space" (to decide where the space moves) or "search" (later in evolution). It
-    is empty for networks with a role, and where an earlier version wrote the table.
+    is empty for networks with a role, and where an earlier version wrote the table. Of several budgets only the first
+    one's first generation is known as drawn.
     """
 
     run: str
@@ -125,8 +126,11 @@ def spaces_of_runs(folders: Iterable[Path]) -> dict[tuple[str, str], Space]:
     """The spaces of several searches, by the run and the name that their networks have in `of_runs`."""
     from s3zoo.search.report import data
 
-    runs = map(data.read, folders)
-    return {(_source(run) or run.folder.name, visit.space.name): visit.space for run in runs for visit in run.visits}
+    found: dict[tuple[str, str], Space] = {}
+    for run in map(data.read, folders):
+        for visit in run.visits:
+            found.setdefault((_source(run) or run.folder.name, visit.space.name), visit.space)
+    return found
 
 
 def of_run(folder: Path) -> Iterator[ScoredNetwork]:

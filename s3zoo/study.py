@@ -21,6 +21,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -85,6 +86,7 @@ class Process(NamedTuple):
     process: subprocess.Popen[bytes]
     run: StudyRun
     begun: dict[str, Any]  # its first entry in study.jsonl
+    logged: int  # bytes that its log had before
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -132,8 +134,12 @@ def main(argv: list[str] | None = None) -> int:
         if arguments.keep.resolve().is_relative_to(out.resolve()):
             raise ValueError(f"--keep is {str(arguments.keep)!r}, where the runs are themselves; give another folder.")
     if left := [run for run in runs if not is_done(run, out)]:
-        with ProcessPoolExecutor(1) as other:  # torch would stay in the memory of this one
-            other.submit(_check_data, study, left, arguments.data).result()
+        try:
+            with ProcessPoolExecutor(1) as other:  # torch would stay in the memory of this one
+                other.submit(_check_data, study, left, arguments.data).result()
+        except BrokenProcessPool:
+            why = "The process that looked for the images was ended from outside; see whether there is memory for it."
+            raise ValueError(why) from None
     out.mkdir(parents=True, exist_ok=True)
     with locked(out / LOCK):
         return Queue(runs, out, arguments.data, arguments.keep).work(arguments.jobs)
@@ -145,8 +151,9 @@ def _chosen(study: Study, only: list[str] | None) -> list[StudyRun]:
         return list(study.runs)
     by_name = {run.name: run for run in study.runs}
     if unknown := [name for name in only if name not in by_name]:
-        methods = ", ".join(dict.fromkeys(map(method_of, by_name)))
-        hint = nearest(unknown[0], by_name, f"its runs are METHOD-SEED, of the methods {methods}.")
+        methods = dict.fromkeys(map(method_of, by_name))
+        names = by_name if len(by_name) <= 12 else [f"{name}-SEED" for name in methods]
+        hint = nearest(unknown[0], by_name, f"its runs are {', '.join(names)}.")
         raise ValueError(f"{study.name} has no run {unknown[0]!r}; {hint}")
     wanted = set(only)
     for run in reversed(study.runs):  # what is needed stands before
@@ -261,13 +268,14 @@ class Queue:
         words = shlex.split(re.sub(OTHER, lambda found: shlex.quote(str(self.out / found[1])), run.command))
         words += (["--data", self.data] if self.data else []) + ["--out", str(self.out / run.name)]
         with open(self.out / f"{run.name}.log", "ab") as log:
+            logged = log.tell()
             process = subprocess.Popen(
                 [sys.executable, "-m", "s3zoo", *words], stdout=log, stderr=log, stdin=subprocess.DEVNULL,
                 preexec_fn=_at_low_priority, start_new_session=True,
             )  # fmt: skip
         begun = {"name": run.name, "command": run.command, "begun": round(time.time())}
         self.started.append([begun])
-        self.working.append(Process(process, run, begun))
+        self.working.append(Process(process, run, begun, logged))
         print(f"{run.name}: s3zoo {run.command}", flush=True)
 
     def _end(self, ended: Process) -> None:
@@ -284,7 +292,7 @@ class Queue:
         elif not self.stopped:
             self.failed.add(run.name)
             log = self.out / f"{run.name}.log"
-            why = f": {last_line(log)} ({log})"
+            why = f": {last_line(log, ended.logged)} ({log})"
         print(f"{run.name}: {said} after {seconds} s{why}", flush=True)
 
     def _stop(self, number: int, frame: Any) -> None:
@@ -294,12 +302,15 @@ class Queue:
             each.process.send_signal(signal.SIGTERM)
 
 
-def last_line(path: Path) -> str:
-    """The last line of a log that is not empty; of a long log only the end is read."""
-    with open(path, "rb") as file:
-        file.seek(max(0, path.stat().st_size - 10_000))
-        lines = file.read().decode(errors="replace").splitlines()
-    return shown(next((line.strip() for line in reversed(lines) if line.strip()), "its log is empty"))
+def last_line(path: Path, since: int) -> str:
+    """The last line of a log that is not empty, from a byte on; of a long log only the end is read."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(since, path.stat().st_size - 10_000))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return "its log cannot be read"
+    return shown(next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing"))
 
 
 def starts(path: Path) -> list[dict[str, Any]]:
@@ -335,7 +346,7 @@ T_QUANTILE = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)  #
 
 def summary(study: Study, runs: Iterable[StudyRun], out: Path) -> str:
     """Tables of what the finished runs reached: each run, the mean of each method, and the methods compared."""
-    found = [scored.outcome(out / run.name) for run in runs if (out / run.name / "result.json").exists()]
+    found = [scored.outcome(out / run.name) for run in runs if is_done(run, out)]
     lines = ["| run | test top-1 (%) | 95 % interval | held-out (%) | parameters | MACs |", "|---|---|---|---|---|---|"]
     for each in found:
         interval, held_out = f"{each.test['low']:.2f} to {each.test['high']:.2f}", each.held_out
@@ -406,7 +417,10 @@ def hours(study: Study, runs: Iterable[StudyRun], out: Path) -> str:
 
 def config_of(run: StudyRun, study: Study) -> SearchRun | TrainRun:
     """The config behind a command; where a run's supernet is searched again, its first space stands for its last."""
-    verb, name, *rest = shlex.split(run.command)
+    verb, *rest = shlex.split(run.command)
+    if not rest or (rest[0] == "--from" and len(run.needs) != 1):
+        raise ValueError(f"run {run.name!r} is {run.command!r}, which names no config and no {{run}} of the study.")
+    name, *rest = rest
     settings = [setting for word, setting in zip(rest, rest[1:], strict=False) if word == "--set"]
     if name == "--from":
         (source,) = (config_of(other, study) for other in study.runs if (other.name,) == run.needs)

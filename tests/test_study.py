@@ -74,7 +74,7 @@ def test_only_takes_what_is_needed_too() -> None:
     study = Study("s", (A, B, C), 1)
     assert _chosen(study, ["b"]) == [A, B] and _chosen(study, ["c"]) == [C] and _chosen(study, None) == [A, B, C]
     runs = tuple(StudyRun(f"{method}-{seed}", "train x") for method in ("s3", "vit_random") for seed in range(9))
-    with pytest.raises(ValueError, match="no run 'e'; .*s3, vit_random.$") as error:
+    with pytest.raises(ValueError, match="no run 'e'; .*s3-SEED, vit_random-SEED.$") as error:
         _chosen(Study("s", runs, 1), ["e"])
     assert "s3-0" not in str(error.value)
     with pytest.raises(ValueError, match="no run 'long-9'; did you mean 'long-0'"):
@@ -214,9 +214,9 @@ def test_a_run_that_fails_says_why(tmp_path: Path, capsys: pytest.CaptureFixture
 )
 def test_the_last_line_of_a_log(tmp_path: Path, log: bytes, line: str) -> None:
     (tmp_path / "log").write_bytes(log)
-    assert last_line(tmp_path / "log") == line
-    (tmp_path / "log").write_bytes(b"")
-    assert last_line(tmp_path / "log")
+    assert last_line(tmp_path / "log", 0) == line
+    assert line not in last_line(tmp_path / "log", len(log))  # what an earlier start said
+    assert last_line(tmp_path / "none", 0)
 
 
 def test_runs_that_are_done_are_kept_at_the_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

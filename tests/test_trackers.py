@@ -163,15 +163,27 @@ def test_a_clock_that_is_killed_loses_seconds_not_minutes(tmp_path: Path) -> Non
     assert seconds_of(tmp_path) is None
     now = [100.0]
     with pytest.raises(KeyboardInterrupt), Clock(tmp_path, now=lambda: now[0]).phase("train"):
-        for _ in range(5):
+        now[0] += 75
+        with Clock(tmp_path, write=False, now=lambda: now[0]).phase("train"):  # on another rank
             now[0] += 15
-            Clock(tmp_path, write=False, now=lambda: now[0]).save()  # of another rank
+        assert seconds_of(tmp_path) == 0
         raise KeyboardInterrupt
-    assert seconds_of(tmp_path) == 75
-    killed = Clock(tmp_path, now=lambda: now[0])
-    phase = killed.phase("test")
-    phase.__enter__()
-    for _ in range(5):
-        now[0] += 15
-        killed.tick()
-    assert seconds_of(tmp_path) == 75 + 60
+    assert seconds_of(tmp_path) == 90
+    log = Log(None, speaks=False)
+    log.clock = Clock(tmp_path, now=lambda: now[0])
+    with log.clock.phase("test"):
+        steps = log.progress("test", total=10)
+        for done in range(5):
+            now[0] += 15
+            steps.update(done)
+        assert seconds_of(tmp_path) == 90 + 60  # it is saved every 20 s
+
+
+def test_what_a_clock_cannot_know_is_not_told(tmp_path: Path) -> None:
+    """Work that an earlier version did, or whose clock was removed."""
+    (tmp_path / "train/step-00000100").mkdir(parents=True)
+    with Clock(tmp_path).phase("train"):
+        pass
+    with Clock(tmp_path).phase("test"):
+        pass
+    assert seconds_of(tmp_path) is None and len(read_clock(tmp_path / "clock.json")["phases"]) == 2

@@ -268,11 +268,12 @@ def _teacher(record: dict[str, Any] | None) -> str:
 
 def _trajectory(visited: list[dict[str, Any]]) -> str:
     rows = []
-    before: dict[str, Any] = {}
+    before: dict[str, Any] | None = None
     for step in visited:
         choices = step.get("choices") or {}
-        names = [dim for dim in (before | choices if before else {}) if before.get(dim) != choices.get(dim)]
-        moved = [_change(dim, before.get(dim), choices.get(dim)) for dim in names]
+        was = choices if before is None else before
+        both = {dim: (was.get(dim), choices.get(dim)) for dim in was | choices}
+        moved = [_change(dim, *ends) for dim, ends in both.items() if ends[0] != ends[1]]
         spans = [" to ".join(quantity(v) for v in step[m]) if step.get(m) else "" for m in ("params", "macs")]
         rows.append((step.get("space", ""), f"{step.get('size', 0):.3g}", *spans, "; ".join(moved) or "-"))
         before = choices

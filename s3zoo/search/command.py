@@ -95,7 +95,9 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.no_controls:
         settings += [f"controls.{name}={value}" for name, value in to_dict(Controls()).items()]
     settings += ["start="] if arguments.no_start else []
-    if arguments.data is not None and not (arguments.config or arguments.source or arguments.show):
+    if arguments.data is not None and not (
+        arguments.config or arguments.source or arguments.show or arguments.replay
+    ):
         return _search_unasked(arguments)
     config = _config(arguments)
     if arguments.around:

@@ -75,7 +75,6 @@ class Course:
     def meter(self, share: float) -> None:
         """So much of the part is done, from 0 to 1."""
         self._share = max(self._share, (self._part + share) / max(1, self._parts))
-        self.clock.tick()
 
     def measured(self, budget: int, milliseconds: float, slower: float | None) -> None:
         """The latency of a budget's winner."""

@@ -52,7 +52,8 @@ def measure_latencies(context: Context, space: Space) -> None:
         return
     repeats = context.run.arch_search.latency_repeats
     measured = context.records(context.folder / "latency.part.jsonl", check_measured)
-    table.cover(space, repeats, log=context.log, measured=measured, ranks=context.ranks, stop=context.stop)
+    with context.course.clock.phase(f"latencies of {space.name}"):
+        table.cover(space, repeats, log=context.log, measured=measured, ranks=context.ranks, stop=context.stop)
     if context.ranks.first:
         table.save(context.folder / "latency.json")
     measured.clear()
@@ -89,7 +90,8 @@ def _timed(timings: Records) -> dict[Arch, float]:
 def reach_layers(context: Context, space: Space) -> None:
     """Let the features of a frozen tower have the layers that this space's decoders read."""
     if isinstance(context.data, FeatureData):
-        context.data.reach(space.largest().depths[0])
+        with context.course.clock.phase(f"features for {space.name}"):
+            context.data.reach(space.largest().depths[0])
 
 
 def some_feasible(context: Context, space: Space) -> bool:

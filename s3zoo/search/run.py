@@ -107,6 +107,7 @@ def prepare(run: SearchRun, folder: Path, ranks: Ranks, log: Log, stop: Stop, ch
     latency = _open_latencies(run, folder, tower, ranks)
     sizes, pricer = Pricer(**run.priced), Pricer(**run.priced, latency=latency)
     course = Course(folder, to_dict(run), data.train_size, log, write=ranks.first, run=name, macs=typical_macs(run))
+    log.clock = course.clock
     pace = Pace(run, folder, course, data.train_size, ranks, log, name)
     context = Context(run, folder, ranks, log, stop, data, tower, sizes, latency, pricer, name, course, pace)
     if not (folder / "run.json").exists():

@@ -79,7 +79,7 @@ class Log:
     def __init__(self, folder: Path | None, *, speaks: bool = True, tracks: bool = True) -> None:
         self._folder, self._speaks = folder, speaks
         self.course: Course | None = None
-        self.clock: Clock | None = None  # of work without a course
+        self.clock: Clock | None = None
         self._progress: Progress | None = None
         self._to_open = chosen() if tracks and folder is not None and speaks else {}
         self._trackers: dict[str, Tracker] = {}

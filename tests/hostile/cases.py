@@ -299,7 +299,8 @@ TOLD_FIELDS = [  # what a card tells of a network
     ("num_classes", GONE), ("num_classes", None), ("pretrained_cfg", GONE), ("pretrained_cfg.mean", None),
     ("pretrained_cfg.crop_pct", GONE), ("s3zoo.params", GONE), ("model_args.img_size", [8]),
     *((f"s3zoo.provenance.{key}", value) for key, value in (
-        ("kind", []), ("command", 3), ("data", 3), ("versions", 3), ("cost.seconds", "x"), ("metrics", 3),
+        ("kind", []), ("command", 3), ("data", 3), ("versions", 3), ("cost.seconds", "x"),
+        ("cost.elapsed_seconds", "x"), ("metrics", 3),
         ("metrics.0", {}), ("metrics.0.value", "x"), ("trajectory", [3]), ("controls", [{"control": "x"}]),
         ("latency", {"promised": 1}), ("teacher", "x"), ("supernet", {}))),
 ]  # fmt: skip

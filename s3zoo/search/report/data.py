@@ -29,6 +29,7 @@ from s3zoo.search.records import AUDITED, GENERATION, REMEDY, WINNER, check_scor
 from s3zoo.search.s3 import et_error
 from s3zoo.search.space_search import Decision, resampled
 from s3zoo.space import Dim, Space, Value
+from s3zoo.training.clock import FILE as CLOCK
 from s3zoo.training.clock import read_clock
 from s3zoo.training.config import flat, to_dict
 
@@ -157,7 +158,7 @@ def read(folder: Path) -> Run:
     visits = [_visit(place, config) for place in itertools.takewhile(lambda p: (p / "space.json").exists(), found)]
     rows = _rows(folder / "space_search.jsonl", lambda row: Decision.from_dict(row["decision"]))
     result = folder / "result.json"
-    clock = folder / "clock.json"
+    clock = folder / CLOCK
     kept = read_clock(clock) if clock.exists() else {"phases": []}
     tests = [folder / f"test-{index}.json" for index in range(max(1, len(stored.arch_search.budgets)))]
     return Run(
