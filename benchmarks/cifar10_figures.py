@@ -112,7 +112,7 @@ def front(found: Found) -> str:
             family = arch_of(found, outcomes[0]).family
             shade = COLOURS[family][0]
             for number, each in enumerate(outcomes):
-                y = place + 0.26 * (number - (len(outcomes) - 1) / 2)
+                y = place + 0.78 / max(3, len(outcomes)) * (number - (len(outcomes) - 1) / 2)
                 top1, low, high = each.test["top1"], each.test["low"], each.test["high"]
                 ax.plot([low, high], [y, y], color=shade, linewidth=1)
                 (mark,) = ax.plot(
