@@ -41,7 +41,7 @@ STOPPED = (
     "socket.bind", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto", "webbrowser.open", "urllib.Request",
 )  # fmt: skip
 CHANGES = ("os.mkdir", "os.remove", "os.rmdir", "os.rename", "os.link", "os.symlink", "os.truncate", "shutil.rmtree")
-LOGS = {".lock", "log.txt"}  # of a run that was there before: who asked and what was said
+LOGS = {".lock", "log.txt", "clock.json"}  # of a run that was there before: who asked, what was said, and for how long
 RESULTS = {"result.json", "metrics.json", "predictions.json", "out.json", "model.safetensors", "config.json"}
 PROGRAMS = (["git"], ["/bin/sh", "-c", "gcc --version"])  # the commit that a record names; mmengine's own log
 # What the modules of a verb import late anyway.
