@@ -255,7 +255,7 @@ def test_the_cost_is_the_work_of_all_processes(tmp_path):
     Training(config, tmp_path, ONE, log, Stop())()
     assert log.clock is not None and log.clock.seconds["train"] > 1000
     seconds = json.loads((tmp_path / "model/config.json").read_text())["s3zoo"]["provenance"]["cost"]["seconds"]
-    assert 1000.1 < seconds < 1000.1 + time.monotonic() - begun
+    assert 1000 <= seconds < 1000.1 + time.monotonic() - begun  # of which tenths are told
 
 
 def test_killed_at_any_step_it_ends_with_the_same_bits(toy, tmp_path):
