@@ -25,7 +25,7 @@ from s3zoo.search.space_search import SpaceSearch, is_noise
 from s3zoo.study import method_of, starts, summary
 
 TWO_ERRORS = SpaceSearch(significance=2)
-BODIES = {"s3": "Swin", "autoformer": "ViT", "glit": "GLiT", "shunted": "Shunted"}  # in S4's words
+BODIES = {"s3": "Swin", "autoformer": "ViT", "glit": "GLiT", "shunted": "Shunted"}
 
 
 def page(found: Found, drawn: Iterable[tuple[str, str]]) -> str:
